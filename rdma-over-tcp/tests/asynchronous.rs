@@ -1,5 +1,5 @@
-//! Futures of NDK's calls: many connections on one thread, tasks that are dropped, queues that fail; on a link in
-//! memory and on kernel sockets.
+//! Futures of NDK's calls: many connections on one thread, dropped tasks, failed queues; over a link in memory and over
+//! kernel sockets.
 #![cfg(not(loom))]
 
 use std::{
@@ -31,7 +31,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 const BYTES: usize = 4096;
 
-/// A queue pair with memory, and a completion queue of its own.
+/// Queue pair with memory, and a completion queue of its own.
 struct End {
     completions: Completions,
     qp: Qp,
@@ -71,7 +71,7 @@ impl End {
         Ok(Connection::accept(connector, &self.qp, LIMITS, b"answer").await?)
     }
 
-    /// Takes completions until that of a receive, whose bytes it returns.
+    /// Polls completions until that of a receive, whose bytes it returns.
     async fn arrival(&self, connection: &Connection) -> Outcome<Option<Vec<u8>>> {
         loop {
             let mut results = [NdkResultEx::default()];
@@ -122,7 +122,7 @@ fn threads() -> io::Result<usize> {
     Ok(fs::read_dir("/proc/self/task")?.count())
 }
 
-/// `clients` connections of `rounds` echoes, all tasks of this thread.
+/// Runs `clients` connections with `rounds` echoes each, all as tasks of this thread.
 fn many(
     near: &Adapter,
     far: &Adapter,
@@ -132,7 +132,7 @@ fn many(
 ) -> Outcome<()> {
     let mut pool = LocalPool::new();
     let mut incoming = pool.run_until(Incoming::listen(far, server, clients as usize))?;
-    let server = incoming.listener().local_address().ok_or("it does not listen")?;
+    let server = incoming.listener().local_address().ok_or("listener has no address")?;
     let (far, spawner) = (far.clone(), pool.spawner());
     let serving = async move {
         let mut echoes = Vec::new();
@@ -158,7 +158,7 @@ fn many_connections_are_tasks_of_one_thread() {
     let [near, far] = &pair.adapters;
     let before = threads().unwrap();
     many(near, far, (Pair::ADDRESSES[1], 7000).into(), 200, 20).unwrap();
-    // Other tests of this process run meanwhile, and each has a few; a thread for each object would be hundreds.
+    // Other tests of this process run meanwhile, with a few threads each; one thread per object would be hundreds.
     assert!(threads().unwrap() < before + 50);
 }
 
@@ -172,7 +172,7 @@ fn many_connections_on_kernel_sockets() {
     many(&near, &far, ([127, 0, 0, 1], 0).into(), 100, 10).unwrap();
 }
 
-// Tasks move between threads, and so do the futures.
+// Tasks and their futures move between threads.
 #[test]
 fn tasks_of_several_threads() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
@@ -201,7 +201,7 @@ fn tasks_of_several_threads() {
     }
 }
 
-// A task that is dropped while it connects takes its connector along: the peer's accept fails, nothing is left.
+// A task dropped during its connect drops its connector: the peer's accept fails, and nothing is left.
 #[test]
 fn a_dropped_connect_is_closed() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
@@ -213,14 +213,14 @@ fn a_dropped_connect_is_closed() {
         let connecting = active.connect(near, server).fuse();
         pin_mut!(connecting);
         futures::select! {
-            _ = connecting => panic!("nobody has accepted"),
+            _ = connecting => panic!("connect completed without an accept"),
             connector = incoming.next().fuse() => connector,
         }
     });
     let refused = block_on(passive.accept(connector)).unwrap_err().to_string();
     assert!(refused.contains("ABORTED") || refused.contains("REFUSED"), "{refused}");
     assert_eq!(near.connections().len(), 0);
-    // A close completes only when nothing depends on the object any more (NDK-LIFE-4).
+    // A close completes only when no other object depends on the object (NDK-LIFE-4).
     let End { completions, qp, .. } = active;
     let closed = Begun::close(|done| completions.cq().close(done));
     assert_eq!(closed.status(), None);
@@ -228,7 +228,7 @@ fn a_dropped_connect_is_closed() {
     assert_eq!(block_on(closed), NtStatus::SUCCESS);
 }
 
-// What has come and was not taken is rejected when nobody can take it any more, and then nobody listens.
+// Requests that were not accepted are rejected when the listener is dropped, and the port is closed afterwards.
 #[test]
 fn dropped_listeners_reject() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
@@ -237,7 +237,7 @@ fn dropped_listeners_reject() {
     let ends = [End::new(near).unwrap(), End::new(near).unwrap()];
     let incoming = block_on(Incoming::listen(far, server, 1)).unwrap();
     let [one, other] = ends.each_ref().map(|end| Box::pin(end.connect(near, server)));
-    // One has the place in the backlog, so the other is rejected; the first is when the listener goes.
+    // One is in the backlog, so the other is rejected; the first is rejected when the listener is dropped.
     let (rejected, waiting) = block_on(select(one, other)).factor_first();
     drop(incoming);
     for outcome in [rejected, block_on(waiting)] {
@@ -248,7 +248,7 @@ fn dropped_listeners_reject() {
     assert!(late.contains("CONNECTION_REFUSED"), "{late}");
 }
 
-// NDK-CQ-13: a queue that has failed loses its completions; the failure is returned as often as it is asked for.
+// NDK-CQ-13: a failed queue loses its completions; every poll returns the failure.
 #[test]
 fn a_failed_queue_ends_the_wait() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
@@ -264,7 +264,7 @@ fn a_failed_queue_ends_the_wait() {
         let (connection, _peer) = try_join(active.connect(near, server), accept).await.unwrap();
         let ended = connection.ended();
         for context in 0..4 {
-            // The queue pair ends with its queue, so later posts may be refused.
+            // The queue pair fails with its queue, so later posts may be refused.
             let _ = active.qp.send(context, Data::Inline(&[b"x"]), OpFlags::empty());
         }
         let reason = DisconnectReason(ended.await);
@@ -287,9 +287,9 @@ impl Wake for Flag {
     }
 }
 
-// Every task that awaits an end is woken; one that was dropped is not.
+// Every task that awaits the end is woken; a dropped one is not.
 #[test]
-fn an_end_wakes_all_that_wait() {
+fn end_wakes_all_waiters() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
     let [near, far] = &pair.adapters;
     let server = (Pair::ADDRESSES[1], 7000).into();

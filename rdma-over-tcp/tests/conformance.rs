@@ -1,5 +1,6 @@
-//! docs/conformance/iwarp.md judges each rule of `data/rules.txt` once, and names tests that are there; so does
-//! docs/conformance/ndk.md with those of `data/ndk-rules.txt`, whose tests `tests/tidy.rs` looks for.
+//! Consistency of the conformance documents: docs/conformance/iwarp.md has each rule of `data/rules.txt` once, and
+//! names existing tests. docs/conformance/ndk.md has those of `data/ndk-rules.txt`; `tests/tidy.rs` checks the names of
+//! its tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +11,7 @@ use std::{
 
 const DOCUMENT: &str = "../docs/conformance/iwarp.md";
 const RULES: &str = "tests/data/rules.txt";
-/// Cases of the hostile peer: the name and the rules that it says it is about. `tests/hostile` compares the list with
-/// the cases.
+/// Cases of the hostile peer: the name and the rules of each. `tests/hostile` compares the list with the cases.
 const CASES: &str = "../tests/hostile/cases.txt";
 const FILES: [(&str, &str); 31] = [
     ("mpa", "src/mpa/tests.rs"),
@@ -51,7 +51,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The cases of the hostile peer with their rules.
+/// Returns the cases of the hostile peer with their rules.
 fn cases(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let of = |line| {
         let mut words = str::split_whitespace(line);
@@ -60,26 +60,26 @@ fn cases(text: &str) -> BTreeMap<&str, Vec<&str>> {
     text.lines().filter_map(of).collect()
 }
 
-/// Names of tests in a cell: `file::name` in backticks, and nothing else that looks like a name of Rust's.
+/// Returns the names of tests in a cell: `file::name` in backticks; other names of Rust are ignored.
 fn tests(cell: &str) -> Vec<(&str, &str)> {
     let quoted = cell.split('`').skip(1).step_by(2);
     let is_type = |file: &str| file.starts_with(char::is_uppercase);
     quoted.filter_map(|name| name.split_once("::")).filter(|(file, _)| !is_type(file)).collect()
 }
 
-/// What is wrong with a row, a line each.
+/// Returns the errors of a row, one per line.
 fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
-    let [id, level, what, verdict, place] = cells;
+    let [id, level, text, verdict, place] = cells;
     let mut errors = String::new();
-    let mut say = |what: String| writeln!(errors, "{id}: {what}").unwrap();
-    if !["must", "should", "may"].contains(&level) || what.is_empty() {
-        say("has no level, or does not say what it is about".into());
+    let mut add = |error: String| writeln!(errors, "{id}: {error}").unwrap();
+    if !["must", "should", "may"].contains(&level) || text.is_empty() {
+        add("no level or no text".into());
     }
     let tests = tests(place);
     match verdict {
-        "met" if tests.is_empty() => say("is met, and no test proves it".into()),
+        "met" if tests.is_empty() => add("verdict `met` without a test".into()),
         "met" | "deviates" | "not ours" | "absent" if place.len() > 5 => {}
-        _ => say(format!("has no verdict, or no reason for `{verdict}`")),
+        _ => add(format!("unknown verdict, or no reason for `{verdict}`")),
     }
     for (file, name) in tests {
         let found = match file {
@@ -89,14 +89,14 @@ fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
                 .any(|(known, path)| *known == file && read(path).contains(&format!("fn {name}("))),
         };
         if !found {
-            say(format!("no test {file}::{name}, or it is not about this rule"));
+            add(format!("test {file}::{name} not found, or not for this rule"));
         }
     }
     errors
 }
 
 #[test]
-fn every_rule_is_judged_and_every_test_named_exists() {
+fn every_rule_has_a_verdict_and_existing_tests() {
     let (document, rules, cases_text) = (read(DOCUMENT), read(RULES), read(CASES));
     let rules: BTreeSet<&str> = rules.lines().collect();
     let cases = cases(&cases_text);
@@ -121,22 +121,21 @@ fn every_rule_is_judged_and_every_test_named_exists() {
         }
     }
     for id in judged.iter().filter(|id| !rules.contains(*id)) {
-        writeln!(findings, "{id} is no rule of {RULES}").unwrap();
+        writeln!(findings, "{id} is not a rule of {RULES}").unwrap();
     }
     for rule in cases.values().flatten().filter(|rule| !rules.contains(*rule)) {
-        writeln!(findings, "a case is about {rule}, which is no rule").unwrap();
+        writeln!(findings, "a case has the unknown rule {rule}").unwrap();
     }
     for (verdict, count) in &verdicts {
         if !document.contains(&format!("| {count} |")) {
-            writeln!(findings, "the first table does not say that {count} rules are {verdict}")
-                .unwrap();
+            writeln!(findings, "the first table has no count of {count} for {verdict}").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
 }
 
 #[test]
-fn what_is_wrong_with_a_row_is_found() {
+fn row_errors_are_detected() {
     let cases = cases("tagged-wrap DDP-7.1-2\n");
     let judge = |verdict, place| errors(["DDP-7.1-2", "must", "x", verdict, place], &cases);
     assert_eq!(judge("met", "`hostile::tagged-wrap`, `ddp::versions`"), "");
@@ -158,13 +157,13 @@ fn what_is_wrong_with_a_row_is_found() {
 const NDK_DOCUMENT: &str = "../docs/conformance/ndk.md";
 const NDK_RULES: &str = "tests/data/ndk-rules.txt";
 
-/// What is wrong with a row of NDK's document.
+/// Returns the error of a row of NDK's document.
 fn ndk_error(cells: &[&str]) -> Option<&'static str> {
-    let &[_, asks, verdict, _, test] = cells else { return Some("has not five cells") };
+    let &[_, requirement, verdict, _, test] = cells else { return Some("has not five cells") };
     let names_test = test.split('`').skip(1).step_by(2).any(|name| name.contains("::"));
     match verdict {
-        _ if asks.is_empty() => Some("does not say what it asks for"),
-        "met" | "decided" if !names_test => Some("is met or decided, and no test shows it"),
+        _ if requirement.is_empty() => Some("has no requirement"),
+        "met" | "decided" if !names_test => Some("is met or decided without a test"),
         "met" | "decided" => None,
         "consumer's" | "n/a" if test.len() > 10 => None,
         "consumer's" | "n/a" => Some("gives no reason"),
@@ -173,7 +172,7 @@ fn ndk_error(cells: &[&str]) -> Option<&'static str> {
 }
 
 #[test]
-fn every_rule_of_ndk_is_judged() {
+fn every_ndk_rule_has_a_verdict() {
     let (document, rules) = (read(NDK_DOCUMENT), read(NDK_RULES));
     let rules: BTreeSet<&str> = rules.lines().collect();
     assert_eq!(rules.len(), 156);
@@ -190,7 +189,7 @@ fn every_rule_of_ndk_is_judged() {
             writeln!(findings, "{id} {error}").unwrap();
         }
         if !rules.contains(id) {
-            writeln!(findings, "{id} is no rule of {NDK_RULES}").unwrap();
+            writeln!(findings, "{id} is not a rule of {NDK_RULES}").unwrap();
         }
     }
     for rule in rules {
@@ -203,7 +202,7 @@ fn every_rule_of_ndk_is_judged() {
 }
 
 #[test]
-fn what_is_wrong_with_a_row_of_ndk_is_found() {
+fn ndk_row_errors_are_detected() {
     let judge = |verdict, test| ndk_error(&["NDK-CQ-1", "x", verdict, "`cq`", test]);
     assert_eq!(judge("met", "`cq::overrun`"), None);
     assert_eq!(judge("consumer's", "a breach is harmless"), None);

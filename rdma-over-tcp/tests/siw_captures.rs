@@ -1,8 +1,7 @@
-//! What Linux siw (6.1, x86-64) says to itself, decoded from captures end to end.
+//! Connections between two Linux siw ends (6.1, x86-64), decoded from captures end to end.
 //!
-//! Every connection goes through start-up, both decoders, and the sequence checks of both
-//! directions; what comes out is compared with what tshark counts in the same files, and Terminates
-//! with what the two programs saw.
+//! Every connection passes start-up, both decoders, and the sequence checks of both directions. The results are
+//! compared with tshark's counts of the same files, and Terminates with the errors that the two programs reported.
 
 mod capture;
 
@@ -23,7 +22,7 @@ use rdma_over_tcp::{
     rdmap::{self, Inbound, Opcode, PendingRead, Reading, ReceivedTerminate, TerminatePhase},
 };
 
-/// One direction behind its start-up frame.
+/// One direction after its start-up frame.
 struct Direction {
     pieces: Vec<Vec<u8>>,
     counters: DecoderCounters,
@@ -34,7 +33,7 @@ struct Direction {
 }
 
 impl Direction {
-    /// Takes the start-up frame off the front.
+    /// Removes the start-up frame.
     fn new(mut pieces: Vec<Vec<u8>>, frame_octets: usize) -> Self {
         pieces[0].drain(..frame_octets);
         Self {
@@ -47,14 +46,14 @@ impl Direction {
         }
     }
 
-    /// Decodes it all; `reads` are those of the other direction, in order.
+    /// Decodes all octets; `reads` are those of the other direction, in order.
     fn decode(&mut self, crc: bool, mut reads: VecDeque<PendingRead>) {
         let mut decoder = Decoder::new(crc, false);
         let mut sends = UntaggedReceiver::new(QueueNumber::SEND);
         let mut requests = UntaggedReceiver::new(QueueNumber::READ_REQUEST);
         let mut terminates = UntaggedReceiver::new(QueueNumber::TERMINATE);
         let mut tagged = TaggedReceiver::new();
-        // What comes out is encoded again, which must give the same stream.
+        // The decoded ULPDUs are encoded again, which must give the same stream.
         let mut encoder = Encoder::new(crc, false);
         let mut slab = Slab::new();
         let mut again: Vec<u8> = Vec::new();
@@ -93,19 +92,19 @@ impl Direction {
                         let phase = TerminatePhase::Operation;
                         self.terminate = ReceivedTerminate::parse(payload, phase);
                     }
-                    other => panic!("siw knows no RFC 7306: {other:?}"),
+                    other => panic!("RFC 7306 message from siw: {other:?}"),
                 }
             }
         }
         assert!(decoder.is_between_fpdus());
         let mut sent = self.pieces.concat();
         clear_pads(&mut sent);
-        assert!(again == sent, "encoded again, the stream differs");
+        assert!(again == sent, "re-encoded stream differs");
         self.counters = decoder.counters();
     }
 }
 
-/// siw leaves stale octets in the pads of small messages when CRCs are off.
+/// Clears the pads: siw leaves stale octets in those of small messages when CRCs are off.
 fn clear_pads(stream: &mut [u8]) {
     let mut rest = stream;
     while let [high, low, ..] = *rest {
@@ -124,8 +123,8 @@ struct Decoded {
     server: Direction,
 }
 
-/// What siw asks for, as this side's own wish.
-fn same_wish(request: &Frame) -> StartupConfig {
+/// Returns siw's Request as this side's configuration.
+fn same_config(request: &Frame) -> StartupConfig {
     let depth = |of: fn(&_) -> _| request.enhanced.as_ref().map_or(0, of);
     StartupConfig {
         revision: request.revision,
@@ -142,14 +141,14 @@ fn same_wish(request: &Frame) -> StartupConfig {
 
 fn decode(Conversation { client, server }: Conversation) -> Decoded {
     let (request, request_octets) = Frame::parse(FrameKind::Request, &client[0]).unwrap().unwrap();
-    assert_eq!(request_octets, client[0].len(), "octets behind the Request");
-    // With the same wishes the initiator here asks in the same octets, and takes siw's answer.
-    let initiator = Initiator::new(same_wish(&request));
+    assert_eq!(request_octets, client[0].len(), "octets after the Request");
+    // With the same configuration this crate's initiator sends the same octets, and accepts siw's Reply.
+    let initiator = Initiator::new(same_config(&request));
     assert_eq!(initiator.request(), client[0]);
     let (reply, reply_octets) = Frame::parse(FrameKind::Reply, &server[0]).unwrap().unwrap();
     let (agreed, taken) = initiator.receive(&server[0]).unwrap().unwrap();
     assert_eq!(taken, reply_octets);
-    // And the responder here answers the same Request in the same octets.
+    // This crate's responder replies to the same Request with the same octets.
     let config = ResponderConfig { crc: false, ..ResponderConfig::default() };
     let offer = Responder::new(config).receive(&client[0]).unwrap().unwrap();
     let limits = reply.enhanced.map_or_else(ReadLimits::default, |enhanced| ReadLimits {
@@ -162,7 +161,7 @@ fn decode(Conversation { client, server }: Conversation) -> Decoded {
     let crc = agreed.negotiated.framing.crc;
     let mut client = Direction::new(client, request_octets);
     let mut server = Direction::new(server, reply_octets);
-    // Each direction's responses need the other's requests, which a first pass collects.
+    // The responses of a direction need the other's requests, which a first pass collects.
     let reads_of = |direction: &Direction| {
         let mut decoder = Decoder::new(crc, false);
         let mut reads = VecDeque::new();
@@ -186,7 +185,7 @@ fn decode_file(name: &str) -> Vec<Decoded> {
     conversations(name).into_iter().map(decode).collect()
 }
 
-/// FPDUs by opcode, over all connections and both directions.
+/// Counts FPDUs by opcode, over all connections and both directions.
 fn totals(decoded: &[Decoded]) -> Vec<(u8, usize)> {
     let mut totals = BTreeMap::new();
     for direction in decoded.iter().flat_map(|decoded| [&decoded.client, &decoded.server]) {
@@ -200,7 +199,7 @@ fn totals(decoded: &[Decoded]) -> Vec<(u8, usize)> {
     totals.into_iter().collect()
 }
 
-// The opcodes that tshark finds in the same files.
+// The opcodes that tshark reports for the same files.
 #[test]
 fn opcodes_as_tshark_counts_them() {
     for (name, connections, expected) in [
@@ -219,9 +218,9 @@ fn opcodes_as_tshark_counts_them() {
     }
 }
 
-/// The connections of siw-errors.pcap in their order: what the client does wrong, and what the
-/// server answers. siw does not check the read right (read-access), invalidates what it likes
-/// (send-inv-bad), and calls a receive that is too short one that is not there (send-long).
+/// Connections of siw-errors.pcap in order: the client's error, and the server's Terminate. siw does not check the read
+/// right (read-access), invalidates without a check (send-inv-bad), and reports a receive that is too short as a
+/// missing one (send-long).
 const ERRORS: [(&str, Option<WireError>); 21] = [
     ("send", None),
     ("write", None),
@@ -246,10 +245,10 @@ const ERRORS: [(&str, Option<WireError>); 21] = [
     ("close", None),
 ];
 
-// RDM-4.8-1..4, RDM-5.4-1: all come from the server, with layer and type exchanged, and return the
-// header of the segment at fault with the length of its payload.
+// RDM-4.8-1..4, RDM-5.4-1: all are sent by the server, with layer and type swapped, and return the header of the faulty
+// segment with the length of its payload.
 #[test]
-fn terminates_tell_what_went_wrong() {
+fn terminates_report_the_errors() {
     let decoded = decode_file("siw-errors.pcap");
     for ((name, expected), decoded) in ERRORS.into_iter().zip(&decoded) {
         assert!(decoded.client.terminate.is_none(), "{name}");
@@ -284,8 +283,8 @@ fn terminates_tell_what_went_wrong() {
     assert_eq!(seen, 9);
 }
 
-// MPE-5-1, MPE-9.2-7, MPE-9.2-3: the RTR message comes first. As a Write it is this side's, octet
-// for octet; as a Read siw leaves the sink's STag 0 and is answered with that.
+// MPE-5-1, MPE-9.2-7, MPE-9.2-3: the RTR message is the first. As a Write it equals this crate's, octet for octet. As a
+// Read siw sets the sink's STag to 0, and the response has that STag.
 #[test]
 fn rtr_messages() {
     let decode_one = |name, kind| {
@@ -308,7 +307,7 @@ fn rtr_messages() {
     assert_eq!(decoded.server.ulpdus[0], answer[..]);
 }
 
-// MPE-6-2, MPE-10-1, MPA-4.4-6: revision 1 without enhanced data, and CRC on as both sides ask.
+// MPE-6-2, MPE-10-1, MPA-4.4-6: revision 1 without enhanced data, and CRC on as both sides request.
 #[test]
 fn other_starts() {
     for decoded in decode_file("siw-mpa1.pcap") {
@@ -324,8 +323,7 @@ fn other_starts() {
     }
 }
 
-// MPA-5.1-3, MPA-A.4-1: in the zero-copy path of siw each CRC has a segment of its own; other FPDUs
-// are found in place.
+// MPA-5.1-3, MPA-A.4-1: in siw's zero-copy path each CRC has a segment of its own; other FPDUs are decoded in place.
 #[test]
 fn crc_in_a_segment_of_its_own() {
     let decoded = decode_file("siw-send-bw.pcap");

@@ -28,7 +28,7 @@ use rdma_over_tcp::{
     },
 };
 
-/// Longer than anything takes that ends at all.
+/// Longer than any operation that completes at all.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -75,7 +75,7 @@ fn limits() -> ReadLimit {
 }
 
 /// Connects to a listener.
-fn dial(end: &End, server: SocketAddr) -> Result<Connection, NodeError> {
+fn connect_to(end: &End, server: SocketAddr) -> Result<Connection, NodeError> {
     let End { adapter, qp, .. } = end;
     Connection::connect(&mut adapter.clone(), adapter, qp, server, limits(), &[])
 }
@@ -90,12 +90,12 @@ fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
             let connector = incoming.next(&mut far.adapter.clone())?;
             Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), b"welcome")
         });
-        let active = dial(near, server);
+        let active = connect_to(near, server);
         (active.unwrap(), passive.join().unwrap().unwrap())
     })
 }
 
-// Send, Write and Read of 3 MiB, and an end that both sides see.
+// Send, Write and Read of 3 MiB, and a disconnect reported on both sides.
 #[test]
 fn messages_of_each_kind() {
     const BYTES: usize = 3 << 20;
@@ -130,7 +130,7 @@ fn messages_of_each_kind() {
     passive.disconnect(&mut far.adapter.clone()).unwrap();
 }
 
-/// A peer whose FPDUs are written by hand, connected to `far`.
+/// Creates a peer whose FPDUs are built by the test, connected to `far`.
 fn raw_peer(far: &mut End) -> (TcpStream, Connection) {
     let initiator = || {
         let rtr = RtrSet::only(RtrKind::Write);
@@ -163,8 +163,8 @@ fn fpdu(header: &[u8]) -> Vec<u8> {
     pieces.concat()
 }
 
-/// Asks for all of the end's buffer.
-fn ask(peer: &mut TcpStream, far: &End) {
+/// Sends a Read Request for the whole buffer of the end.
+fn request_read(peer: &mut TcpStream, far: &End) {
     let request = ReadRequest {
         sink_stag: Stag(9),
         sink_offset: TaggedOffset(0),
@@ -175,16 +175,16 @@ fn ask(peer: &mut TcpStream, far: &End) {
     peer.write_all(&fpdu(&read_request_header(Msn(1), &request))).unwrap();
 }
 
-/// What the peer receives, until it has `octets` of responses or a Terminate comes, with a CRC that fits each time. The
-/// error of the Terminate, if there is one.
+/// Receives until the peer has `octets` of responses or a Terminate; each FPDU must have a valid CRC. Returns the data,
+/// and the error of the Terminate, if any.
 fn responses(peer: &mut TcpStream, octets: usize) -> (Vec<u8>, Option<ErrorNumber>) {
     let (mut decoder, mut data) = (Decoder::new(true, false), Vec::new());
     let mut input = vec![0; 65_536];
     while data.len() < octets {
         let count = peer.read(&mut input).unwrap();
-        assert!(count > 0, "a FIN before the end");
+        assert!(count > 0, "FIN before the end");
         let mut rest = &input[..count];
-        while let Some(ulpdu) = decoder.next(&mut rest).expect("a CRC that fits") {
+        while let Some(ulpdu) = decoder.next(&mut rest).expect("valid CRC") {
             match parse(ulpdu).unwrap() {
                 Inbound::ReadResponse { payload, .. } => data.extend_from_slice(payload),
                 Inbound::Terminate { payload, .. } => {
@@ -198,13 +198,13 @@ fn responses(peer: &mut TcpStream, octets: usize) -> (Vec<u8>, Option<ErrorNumbe
     (data, None)
 }
 
-// MPA-4.4-9: the source of a Read is written all the time: every CRC fits what arrives.
+// MPA-4.4-9: the source of a Read is written continuously: every CRC matches the octets received.
 #[test]
 fn a_source_is_written_while_it_is_read() {
     const BYTES: usize = 16 << 20;
     let mut far = End::new(BYTES);
     let (mut peer, _connection) = raw_peer(&mut far);
-    ask(&mut peer, &far);
+    request_read(&mut peer, &far);
     let reader = thread::spawn(move || responses(&mut peer, BYTES));
     let mut round = 0_usize;
     while !reader.is_finished() {
@@ -216,7 +216,7 @@ fn a_source_is_written_while_it_is_read() {
     assert_eq!((data.len(), terminate), (BYTES, None));
 }
 
-// RDM-8.1.1-4, RDM-7.1-4: nothing that is written behind a deregistration leaves.
+// RDM-8.1.1-4, RDM-7.1-4: bytes written after a deregistration are not sent.
 #[test]
 fn a_source_is_deregistered_while_it_is_read() {
     // More than the kernel's buffers hold.
@@ -225,21 +225,21 @@ fn a_source_is_deregistered_while_it_is_read() {
     let mut far = End::new(BYTES);
     far.buffer.write_at(0, &vec![BEFORE; BYTES]);
     let (mut peer, _connection) = raw_peer(&mut far);
-    ask(&mut peer, &far);
+    request_read(&mut peer, &far);
     // The response has begun.
     while peer.peek(&mut [0]).unwrap() == 0 {}
-    let (tell, told) = channel();
-    if far.mr.deregister(move || tell.send(()).unwrap()) == NtStatus::PENDING {
-        told.recv_timeout(LIMIT).unwrap();
+    let (sender, receiver) = channel();
+    if far.mr.deregister(move || sender.send(()).unwrap()) == NtStatus::PENDING {
+        receiver.recv_timeout(LIMIT).unwrap();
     }
     far.buffer.write_at(0, &vec![0xee; BYTES]);
     let (data, terminate) = responses(&mut peer, BYTES);
-    assert!(data.iter().all(|octet| *octet == BEFORE), "octets of later");
+    assert!(data.iter().all(|octet| *octet == BEFORE), "octets written after the deregistration");
     assert!(data.len() < BYTES);
     assert_eq!(terminate, Some(WireError::ProtectionInvalidStag.number()));
 }
 
-/// The status of a connection that cannot be made.
+/// Status of a connect that fails.
 fn refusal(end: &mut End, remote: SocketAddr) -> NtStatus {
     let outcome =
         Connection::connect(&mut end.adapter.clone(), &end.adapter, &end.qp, remote, limits(), &[]);
@@ -250,10 +250,10 @@ fn refusal(end: &mut End, remote: SocketAddr) -> NtStatus {
 }
 
 #[test]
-fn addresses_that_cannot_be_had() {
+fn unusable_addresses_are_refused() {
     let mut end = End::new(4096);
     let taken = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
-    assert_eq!(refusal(&mut end, taken), NtStatus::CONNECTION_REFUSED, "nobody listens any more");
+    assert_eq!(refusal(&mut end, taken), NtStatus::CONNECTION_REFUSED, "port still open");
     let holder = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let listen = |local| match Incoming::listen(&mut end.adapter.clone(), &end.adapter, local, 1) {
         Err(NodeError::Call(CallError { status, .. })) => Err(status),
@@ -261,16 +261,16 @@ fn addresses_that_cannot_be_had() {
     };
     let held = holder.local_addr().unwrap();
     assert_eq!(listen(held).map(drop), Err(NtStatus::SHARING_VIOLATION));
-    // An address of documentation (RFC 5737) is nobody's.
+    // A documentation address (RFC 5737) is not assigned to this host.
     let foreign = SocketAddr::from(([192, 0, 2, 1], 0));
     assert_eq!(listen(foreign).map(drop), Err(NtStatus::INVALID_ADDRESS));
     let listening = listen(SocketAddr::from((LOOPBACK, 0))).unwrap();
     assert_ne!(listening.listener().local_address().unwrap().port(), 0);
 }
 
-// Peers that speak no MPA, or end without a word.
+// Peers that do not use MPA, or close without data.
 #[test]
-fn peers_that_are_none() {
+fn peers_without_mpa_are_refused() {
     let mut end = End::new(4096);
     let server = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let address = server.local_addr().unwrap();
@@ -291,13 +291,13 @@ fn peers_that_are_none() {
             matches!(answer, NtStatus::CONNECTION_ABORTED | NtStatus::CONNECTION_REFUSED),
             "{answer:?}"
         );
-        assert_eq!(end.adapter.linger(LIMIT), Ok(()), "nothing is left of it");
+        assert_eq!(end.adapter.linger(LIMIT), Ok(()), "connections left");
     }
 }
 
-// A thread of the sockets serves one-sided requests, though the target's program does nothing.
+// A thread of the sockets serves one-sided requests without calls of the target's program.
 #[test]
-fn a_target_that_never_polls() {
+fn passive_target_serves_requests() {
     let (mut near, mut far) = (End::new(1 << 20), End::new(1 << 20));
     let (active, _passive) = connect(&mut near, &mut far);
     for round in 0..100_u8 {
@@ -315,7 +315,7 @@ fn a_target_that_never_polls() {
     }
 }
 
-// A consumer arms its queue and sleeps where the library cannot see it.
+// A consumer arms its queue and sleeps outside of the library.
 #[test]
 fn a_notification_wakes_a_sleeper() {
     let (mut near, mut far) = (End::new(4096), End::new(4096));
@@ -339,9 +339,9 @@ fn a_notification_wakes_a_sleeper() {
     }
 }
 
-// An end that is dropped resets its connections; the other hears of it, and its work is flushed.
+// A dropped end resets its connections; the peer gets a disconnect event, and its requests are flushed.
 #[test]
-fn a_dropped_end_is_heard_of() {
+fn dropped_end_disconnects_its_peer() {
     let (mut near, mut far) = (End::new(4096), End::new(4096));
     let (active, passive) = connect(&mut near, &mut far);
     far.qp.receive(7, &[far.sge(0, 64)]).unwrap();
@@ -353,7 +353,7 @@ fn a_dropped_end_is_heard_of() {
     assert_eq!(far.adapter.linger(LIMIT), Ok(()));
 }
 
-// Connections come and go, most of them without saying what they want: nothing is left of them.
+// Many connections, most of them without a Request: nothing is left of them.
 #[test]
 fn connections_leave_nothing() {
     let far = End::new(4096);
@@ -363,7 +363,7 @@ fn connections_leave_nothing() {
     for round in 0..300 {
         let mut peer = TcpStream::connect(server).unwrap();
         match round % 3 {
-            // Resets, closes, and is silent until it is closed.
+            // Closes with data, closes at once, or is silent until it is closed.
             0 => peer.write_all(b"MPA ID Req").unwrap(),
             1 => drop(peer),
             _ => {
@@ -378,11 +378,11 @@ fn connections_leave_nothing() {
         }
     }
     assert_eq!(far.adapter.linger(LIMIT), Ok(()), "{:?}", far.adapter.list(LIMIT).unwrap());
-    assert_eq!(far.adapter.list(LIMIT).unwrap().len(), 1, "the listener");
-    // It is still of use.
+    assert_eq!(far.adapter.list(LIMIT).unwrap().len(), 1, "more than the listener left");
+    // The listener still works.
     let near = End::new(4096);
     thread::scope(|scope| {
-        let active = scope.spawn(|| dial(&near, server));
+        let active = scope.spawn(|| connect_to(&near, server));
         let connector = incoming.next(&mut far.adapter.clone()).unwrap();
         Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), &[]).unwrap();
         active.join().unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Many connections on kernel sockets: one after the other, which leave nothing, and a thousand at once. One test, for
-//! descriptors and memory are those of the process.
+//! Many connections on kernel sockets: one after the other, without leaks, and a thousand at once. One test, because
+//! descriptors and memory are counted per process.
 
 use std::{fs, net::SocketAddr, sync::mpsc::channel, thread, time::Duration};
 
@@ -12,9 +12,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 const IN_TURN: usize = 10_000;
 const AT_ONCE: usize = 1000;
-/// Connections after which nothing grows any more.
+/// Connections after which memory no longer grows.
 const WARM_UP: usize = 1000;
-/// Room for what the allocator keeps.
+/// Allowance for memory kept by the allocator.
 const GROWTH_MAX: u64 = 2 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
@@ -30,7 +30,7 @@ fn resident() -> u64 {
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// One end, with memory that all of its queue pairs use.
+/// One end, with memory shared by all of its queue pairs.
 struct End {
     adapter: Adapter,
     pd: Pd,
@@ -66,7 +66,7 @@ impl End {
         Sge { address, length: BYTES as u32, token: self.token }
     }
 
-    /// Waits for so many completions.
+    /// Waits for `count` completions.
     fn complete(&mut self, mut count: usize) {
         let mut results = [NdkResultEx::default(); 64];
         while count > 0 {
@@ -79,7 +79,7 @@ impl End {
     }
 }
 
-/// Closes an object that nobody uses any more.
+/// Asserts that the close of an object succeeds or pends.
 fn closed(status: NtStatus) {
     assert!(matches!(status, NtStatus::SUCCESS | NtStatus::PENDING), "{status:?}");
 }
@@ -147,7 +147,7 @@ fn at_once(near: &mut End, far: &mut End, incoming: &mut Incoming) {
         let active: Vec<_> = (0..AT_ONCE).map(connect).collect();
         (active, passive.join().unwrap())
     });
-    assert_eq!(far.adapter.list(LIMIT).unwrap().len(), AT_ONCE + 1, "and the listener");
+    assert_eq!(far.adapter.list(LIMIT).unwrap().len(), AT_ONCE + 1, "connections and listener");
     for (number, (qp, _)) in active.iter().enumerate() {
         near.buffer.write_at(0, &[number as u8; BYTES]);
         let remote = far.buffer.address() + (number * BYTES) as u64;

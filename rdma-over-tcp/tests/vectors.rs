@@ -1,5 +1,5 @@
-//! Known answers: frames and FPDUs, octet by octet. The CRC values were checked with tshark, RFC
-//! 5044's figures 5 and 6 are among them, and F11 was also captured from Linux siw.
+//! Known answers: frames and FPDUs, octet by octet. The CRC values were verified with tshark. RFC 5044's figures 5 and
+//! 6 are among them, and F11 was also captured from Linux siw.
 
 mod fpdus;
 
@@ -20,14 +20,14 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 fn encode(encoder: &mut Encoder, header: &[u8], payload: &[u8]) -> Vec<u8> {
-    // In odd slices, as scatter lists come.
+    // In slices of odd length, as in scatter lists.
     let slices: Vec<Bytes> = payload.chunks(7).map(Bytes::copy_from_slice).collect();
     let mut fpdu: Vec<Bytes> = Vec::new();
     encoder.encode(header, &slices, &mut Slab::new(), &mut fpdu);
     fpdu.concat()
 }
 
-/// The FPDU is what header and payload make, and it decodes to them.
+/// Checks that header and payload encode to the FPDU, and that it decodes to them.
 fn check(expected: &str, header: &HeaderOctets, payload: &[u8]) -> Vec<u8> {
     let expected = hex(expected);
     assert_eq!(encode(&mut Encoder::new(true, false), header, payload), expected);
@@ -139,7 +139,7 @@ fn terminates() {
     check_terminate(fpdus::F15, &Terminate::for_ulpdu(WireError::ProtectionBounds, &read));
 }
 
-// F17: what Linux siw writes on x86 for 2/0/02.
+// F17: Terminate 2/0/02 as sent by Linux siw on x86.
 #[test]
 fn terminate_with_layer_and_type_exchanged() {
     let fpdu = hex(fpdus::F17);
@@ -154,7 +154,7 @@ fn terminate_with_layer_and_type_exchanged() {
     }
 }
 
-/// The message of RFC 7306 in a ULPDU, and its place.
+/// Returns the message of RFC 7306 in a ULPDU, and its header.
 fn extension(ulpdu: &[u8]) -> (UntaggedSegment, Extension) {
     let Inbound::Extension { segment, opcode, payload } = rdmap::parse(ulpdu).unwrap() else {
         panic!("no message of RFC 7306")
@@ -213,8 +213,7 @@ fn markers_of_the_figures() {
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 52 23 99 83");
     assert_eq!(encode(&mut Encoder::new(true, true), &send(1), &[0; 24]), m1);
 
-    // A first FPDU that ends at 0x1ec brings the second one there: 492 = marker 4 + 2 + 18 + 464 +
-    // 4.
+    // A first FPDU that ends at 0x1ec puts the second one there: 492 = marker 4 + 2 + 18 + 464 + 4.
     let m2 = hex("00 2a 41 43 00 00 00 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 14 \
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 84 92 58 98");
     let mut encoder = Encoder::new(true, true);

@@ -1,13 +1,12 @@
-//! DDP: segments that say where they go (RFC 5041).
+//! DDP: segments with their placement in the header (RFC 5041).
 //!
-//! A ULPDU of MPA is one DDP segment: a header of 14 octets (tagged: an STag and an offset name the
-//! place) or 18 octets (untagged: queue, message and offset name the place in a posted buffer),
-//! then payload. [`Segment`] is the header as a value that can only be valid; [`UntaggedReceiver`]
-//! and [`TaggedReceiver`] check that segments of a message follow each other. STags, bounds and
-//! rights are for whoever owns the memory to check; [`DdpError`] has the words for what it finds.
+//! A ULPDU of MPA is one DDP segment: a header of 14 octets (tagged: placement by STag and offset) or 18 octets
+//! (untagged: placement by queue, message and offset in a posted buffer), then payload. [`Segment`] is a valid header;
+//! [`UntaggedReceiver`] and [`TaggedReceiver`] check that the segments of a message are in sequence. The owner of the
+//! memory checks STags, bounds and access rights, and reports violations as [`DdpError`].
 //!
-//! Reserved bits are sent zero and not looked at (DDP-4.1-5). No state but the receivers', no
-//! limits but those of the fields, no timers.
+//! Reserved bits are sent as zero and ignored on receipt (DDP-4.1-5). Only the receivers have state. No limits except
+//! those of the fields, no timers.
 #![forbid(unsafe_code)]
 
 use core::{fmt, ops::Deref};
@@ -31,23 +30,22 @@ const LAST: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
 const VERSION: u8 = 1;
 
-/// Names a registered buffer. The number is the same here, in an NDK token, and big-endian on the
-/// wire.
+/// Identifier of a registered buffer. The number is the same in an NDK token, and big-endian on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stag(pub u32);
 
-/// A place in a tagged buffer, in octets; what its zero means is agreed at registration.
+/// Offset in a tagged buffer, in octets; its origin is agreed at registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaggedOffset(pub u64);
 
 impl TaggedOffset {
-    /// The place `octets` further on, unless that wraps (RFC 5041 §4.2).
+    /// Adds `octets`; `None` if the offset wraps (RFC 5041 §4.2).
     pub fn checked_add(self, octets: u64) -> Option<Self> {
         self.0.checked_add(octets).map(Self)
     }
 }
 
-/// One of the queues of untagged buffers.
+/// Number of a queue of untagged buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueNumber(pub u32);
 
@@ -62,57 +60,57 @@ impl QueueNumber {
     pub const ATOMIC_RESPONSE: Self = Self(3);
 }
 
-/// Numbers the messages of a queue, from 1, wrapping to 0 (DDP-4.3-2).
+/// Message sequence number of a queue: starts at 1, wraps to 0 (DDP-4.3-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Msn(pub u32);
 
 impl Msn {
-    /// Of the first message of a queue.
+    /// MSN of the first message of a queue.
     pub const FIRST: Self = Self(1);
 
-    /// Of the next message.
+    /// Returns the MSN of the next message.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 }
 
-/// A tagged header.
+/// Tagged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaggedSegment {
-    /// L: the message ends with this segment.
+    /// L: true in the last segment of a message.
     pub last: bool,
     /// RsvdULP: RDMAP's control octet.
     pub ulp: u8,
-    /// The buffer.
+    /// STag of the buffer.
     pub stag: Stag,
-    /// Where the payload goes in it.
+    /// Tagged offset of the payload.
     pub offset: TaggedOffset,
 }
 
-/// An untagged header.
+/// Untagged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UntaggedSegment {
-    /// L: the message ends with this segment.
+    /// L: true in the last segment of a message.
     pub last: bool,
     /// First octet of RsvdULP: RDMAP's control octet.
     pub ulp: u8,
     /// The other four octets of RsvdULP: the STag to invalidate, or zero.
     pub ulp_word: u32,
-    /// The queue.
+    /// Queue number.
     pub queue: QueueNumber,
-    /// The message.
+    /// Message sequence number.
     pub msn: Msn,
     /// MO: octets of the message before this payload.
     pub offset: u32,
 }
 
-/// A DDP header.
+/// DDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
-    /// For a buffer that an STag names.
+    /// Header for a buffer identified by an STag.
     Tagged(TaggedSegment),
-    /// For the buffer that a queue has for the message.
+    /// Header for the buffer posted to a queue for the message.
     Untagged(UntaggedSegment),
 }
 
@@ -155,7 +153,7 @@ impl Segment {
         }
     }
 
-    /// The header's octets.
+    /// Encodes the header.
     #[inline]
     pub fn emit(&self) -> HeaderOctets {
         let mut header = HeaderOctets::new();
@@ -176,7 +174,7 @@ impl Segment {
         header
     }
 
-    /// The message ends with this segment.
+    /// Returns L: true in the last segment of a message.
     pub const fn last(&self) -> bool {
         match self {
             Self::Tagged(segment) => segment.last,
@@ -184,7 +182,7 @@ impl Segment {
         }
     }
 
-    /// RDMAP's control octet.
+    /// Returns RDMAP's control octet.
     pub const fn ulp(&self) -> u8 {
         match self {
             Self::Tagged(segment) => segment.ulp,
@@ -193,7 +191,7 @@ impl Segment {
     }
 }
 
-/// A DDP header as it came, reserved bits and a wrong version included: what a Terminate returns.
+/// DDP header as received, including reserved bits and an invalid version, as returned in a Terminate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeaderCopy {
     octets: [u8; UNTAGGED_OCTETS],
@@ -201,7 +199,7 @@ pub struct HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// Copies the header of a ULPDU, whose T bit tells the size. `None`: not all of it is there.
+    /// Copies the header of a ULPDU; its T bit determines the size. `None` if the header is incomplete.
     pub fn of(ulpdu: &[u8]) -> Option<Self> {
         let is_tagged = ulpdu.first()? & TAGGED != 0;
         let length = if is_tagged { TAGGED_OCTETS } else { UNTAGGED_OCTETS };
@@ -210,7 +208,7 @@ impl HeaderCopy {
         Some(Self { octets, length })
     }
 
-    /// Its fields, unless its version is another one.
+    /// Parses the header; `None` if the version is not 1.
     pub fn segment(&self) -> Option<Segment> {
         Segment::parse(self).ok().map(|(segment, _)| segment)
     }
@@ -233,7 +231,7 @@ impl fmt::Debug for HeaderCopy {
 /// Room for the largest header of a ULPDU: an untagged DDP header and a full Terminate.
 pub const HEADER_OCTETS_MAX: usize = UNTAGGED_OCTETS + 4 + 2 + UNTAGGED_OCTETS + 28;
 
-/// The headers of one ULPDU, on the stack.
+/// Headers of one ULPDU, on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeaderOctets {
     octets: [u8; HEADER_OCTETS_MAX],
@@ -265,11 +263,11 @@ impl fmt::Debug for HeaderOctets {
     }
 }
 
-/// An error that DDP finds in a segment (RFC 5041 §7).
+/// Error detected by DDP in a segment (RFC 5041 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum DdpError {
-    /// The ULPDU is shorter than its header. DDP has no number for this; as in Linux siw it is
-    /// reported as a wrong FPDU (2/0/03).
+    /// The ULPDU is shorter than its header. DDP has no code for this; as in Linux siw it is reported as a wrong FPDU
+    /// (2/0/03).
     #[error("ULPDU of {octets} octets is shorter than its header")]
     Short {
         /// Length of the ULPDU.
@@ -278,61 +276,61 @@ pub enum DdpError {
     /// DV is not 1.
     #[error("DDP version {version}")]
     Version {
-        /// Of a tagged segment.
+        /// True for a tagged segment.
         tagged: bool,
-        /// As received.
+        /// Version received.
         version: u8,
     },
-    /// STag not valid, or not the one of the message in progress.
+    /// The STag is not valid, or differs from that of the message in progress.
     #[error("STag {:#010x} is not valid here", .0.0)]
     InvalidStag(Stag),
-    /// Payload outside of the buffer, or not behind the previous segment of the message.
+    /// The payload exceeds the buffer, or does not continue the previous segment of the message.
     #[error("tagged offset {:#x} is not valid here", .0.0)]
     Bounds(TaggedOffset),
-    /// STag belongs to another stream or protection domain.
+    /// The STag is associated with another stream or protection domain.
     #[error("STag {:#010x} belongs to others", .0.0)]
     NotAssociated(Stag),
-    /// Payload runs over the end of the 64-bit offset space.
+    /// The payload exceeds the 64-bit offset space.
     #[error("tagged offset {:#x} wraps", .0.0)]
     Wrap(TaggedOffset),
-    /// No such queue, or not for this message.
+    /// Unknown queue, or wrong queue for this message.
     #[error("queue {} is not valid here", .0.0)]
     InvalidQueue(QueueNumber),
     /// No buffer is posted for the message.
     #[error("no buffer for message {}", .0.0)]
     NoBuffer(Msn),
-    /// Not the next message of its queue.
+    /// The MSN is not the next one of its queue.
     #[error("message {} came, {} is next", received.0, expected.0)]
     InvalidMsn {
-        /// As received.
+        /// MSN received.
         received: Msn,
-        /// Next of the queue.
+        /// Next MSN of the queue.
         expected: Msn,
     },
-    /// Not the next octet of the message.
+    /// The offset is not the next one of the message.
     #[error("message offset {received} came, {expected} is next")]
     InvalidOffset {
-        /// As received.
+        /// Offset received.
         received: u32,
-        /// Next of the message.
+        /// Next offset of the message.
         expected: u32,
     },
     /// The message does not fit its buffer.
     #[error("message of {octets} octets or more for a buffer of {capacity}")]
     TooLong {
-        /// Length so far.
+        /// Octets of the message up to the end of this segment.
         octets: u64,
-        /// Of the buffer.
+        /// Octets of the buffer.
         capacity: u32,
     },
-    /// RsvdULP changes within a message (DDP-4.2-1, DDP-4.3-1): another message is mixed in. RDMAP
-    /// calls that an unexpected opcode (0/2/06).
+    /// RsvdULP changes within a message (DDP-4.2-1, DDP-4.3-1): the segment belongs to another message. RDMAP's code
+    /// for it is unexpected opcode (0/2/06).
     #[error("another message begins within a message")]
     Interleaved,
 }
 
 impl DdpError {
-    /// The number for a Terminate.
+    /// Returns the error code for a Terminate.
     pub const fn wire(self) -> WireError {
         match self {
             Self::Short { .. } => WireError::MpaMarker,

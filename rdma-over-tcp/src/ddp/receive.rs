@@ -1,23 +1,22 @@
-//! Segments of a message, in order.
+//! Sequence checks of the segments of a message.
 //!
-//! Over an in-order stream a source sends messages one after the other and the segments of each in
-//! rising order without gaps (DDP-5.3-1, DDP-5.3-2). The receivers here hold a peer to that, as
-//! Linux siw does: then "last segment seen" means "all of it placed" (DDP-5.4-1), and no map of
-//! holes is needed. One untagged message per queue and one tagged message may be in progress at a
-//! time.
+//! Over an in-order stream a source sends messages one after the other, and the segments of each in ascending order
+//! without gaps (DDP-5.3-1, DDP-5.3-2). The receivers in this module enforce it, as Linux siw does: the last segment
+//! then implies that the whole message is placed (DDP-5.4-1), and no map of missing ranges is needed. One untagged
+//! message per queue and one tagged message may be in progress at a time.
 
 use super::{DdpError, Msn, QueueNumber, Stag, TaggedOffset, TaggedSegment, UntaggedSegment};
 
 /// Placement of an untagged payload in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UntaggedPlacement {
-    /// First octet of the payload, counted from the start of the buffer.
+    /// Offset of the payload from the start of the buffer, in octets.
     pub offset: u32,
-    /// Length of the message, when this was its last segment (DDP-5.4-2).
+    /// Octets of the message; present if this was its last segment (DDP-5.4-2).
     pub message_octets: Option<u32>,
 }
 
-/// Follows the messages of one queue.
+/// Sequence state of the messages of one queue.
 #[derive(Clone, Debug)]
 pub struct UntaggedReceiver {
     queue: QueueNumber,
@@ -28,29 +27,29 @@ pub struct UntaggedReceiver {
 }
 
 impl UntaggedReceiver {
-    /// A queue that has received nothing.
+    /// Creates the state of a queue without received messages.
     pub const fn new(queue: QueueNumber) -> Self {
         Self { queue, msn: Msn::FIRST, octets: 0, ulp: None }
     }
 
-    /// The message that is in progress, or comes next.
+    /// Returns the MSN of the message in progress, or of the next one.
     pub const fn msn(&self) -> Msn {
         self.msn
     }
 
-    /// A message is in progress: its buffer is the one given for its first segment.
+    /// True if a message is in progress: its buffer is the one passed for its first segment.
     pub const fn is_in_message(&self) -> bool {
         self.ulp.is_some()
     }
 
-    /// Checks a segment before its payload is placed (DDP-7.1-1). `capacity` is the size in octets
-    /// of the message's buffer, `None` when none is posted.
+    /// Checks a segment before its payload is placed (DDP-7.1-1). `capacity` is the size in octets of the message's
+    /// buffer, `None` if none is posted.
     ///
-    /// A zero-length message takes a buffer too, so its numbers are checked like any other's.
+    /// A zero-length message consumes a buffer too, so its numbers are checked like any other's.
     ///
     /// # Errors
-    /// [`DdpError::InvalidQueue`], `InvalidMsn`, `InvalidOffset`, `Interleaved`, `NoBuffer` or
-    /// `TooLong`, checked in this order; nothing has changed then.
+    /// [`DdpError::InvalidQueue`], `InvalidMsn`, `InvalidOffset`, `Interleaved`, `NoBuffer` or `TooLong`, checked in
+    /// this order; the state is then unchanged.
     pub fn accept(
         &mut self,
         segment: &UntaggedSegment,
@@ -88,12 +87,12 @@ impl UntaggedReceiver {
     }
 }
 
-/// The position of a tagged segment in its message.
+/// Position of a tagged segment in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaggedPlacement {
     /// Octets of the message before this payload: 0 in its first segment.
     pub message_offset: u32,
-    /// Length of the message, when this was its last segment.
+    /// Octets of the message; present if this was its last segment.
     pub message_octets: Option<u32>,
 }
 
@@ -105,32 +104,31 @@ struct TaggedMessage {
     octets: u32,
 }
 
-/// Follows the tagged messages of a stream: Writes and Read Responses.
+/// Sequence state of the tagged messages of a stream: Writes and Read Responses.
 #[derive(Clone, Debug, Default)]
 pub struct TaggedReceiver {
     message: Option<TaggedMessage>,
 }
 
 impl TaggedReceiver {
-    /// A stream that has received no tagged message.
+    /// Creates the state of a stream without received tagged messages.
     pub const fn new() -> Self {
         Self { message: None }
     }
 
-    /// A message is in progress.
+    /// True if a message is in progress.
     pub const fn is_in_message(&self) -> bool {
         self.message.is_some()
     }
 
-    /// Checks a segment against the message that it continues, before its payload is placed.
-    /// Validity of the STag, bounds and rights are the caller's to check, for every segment that
-    /// has payload.
+    /// Checks a segment against the message that it continues, before its payload is placed. The caller checks STag,
+    /// bounds and access rights of every segment with payload.
     ///
-    /// Of a zero-length message nothing is checked (DDP-5.2-7).
+    /// A zero-length message is not checked (DDP-5.2-7).
     ///
     /// # Errors
-    /// [`DdpError::Interleaved`], `InvalidStag`, `Bounds` (also for a message of 2^32 octets or
-    /// more, DDP-5.2-2) or `Wrap`; nothing has changed then.
+    /// [`DdpError::Interleaved`], `InvalidStag`, `Bounds` (also for a message of 2^32 octets or more, DDP-5.2-2) or
+    /// `Wrap`; the state is then unchanged.
     #[inline(always)]
     pub fn accept(
         &mut self,

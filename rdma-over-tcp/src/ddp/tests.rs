@@ -1,4 +1,4 @@
-//! Headers back and forth, and segments that follow each other or do not.
+//! Encoding and parsing of headers; segments in and out of sequence.
 
 use proptest::{collection::vec as vec_of, prelude::*};
 
@@ -18,8 +18,7 @@ fn segment() -> impl Strategy<Value = Segment> {
 }
 
 proptest! {
-    // DDP-4.2-1, DDP-4.3-1, DDP-4.4-1, DDP-4.1-5: reserved bits are zero on the way out, ignored on
-    // the way in.
+    // DDP-4.2-1, DDP-4.3-1, DDP-4.4-1, DDP-4.1-5: reserved bits are sent as zero and ignored on receipt.
     #[test]
     fn headers_survive(
         segment in segment(),
@@ -52,9 +51,9 @@ proptest! {
         }
     }
 
-    // DDP-5.4-1, DDP-5.4-2: messages cut anywhere come out with their lengths, in order.
+    // DDP-5.4-1, DDP-5.4-2: messages segmented anywhere are reported with their lengths, in order.
     #[test]
-    fn untagged_messages_are_followed(messages in vec_of(vec_of(0..900usize, 1..5), 1..6)) {
+    fn untagged_messages_are_accepted_in_sequence(messages in vec_of(vec_of(0..900usize, 1..5), 1..6)) {
         let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
         for (number, pieces) in (1..).zip(&messages) {
             let mut offset = 0;
@@ -89,10 +88,9 @@ fn versions() {
     }
 }
 
-// DDP-7.1-1, DDP-7.2-1, DDP-5.3-4: QN 5, MSN 9, MO 8, and the buffer; a refused segment changes
-// nothing.
+// DDP-7.1-1, DDP-7.2-1, DDP-5.3-4: QN 5, MSN 9, MO 8, and the buffer; a rejected segment changes no state.
 #[test]
-fn untagged_segments_out_of_place() {
+fn untagged_segments_out_of_sequence_are_rejected() {
     let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
     let mut refuse = |segment: UntaggedSegment, octets, capacity| {
         receiver.accept(&segment, octets, capacity).unwrap_err().wire()
@@ -109,9 +107,9 @@ fn untagged_segments_out_of_place() {
     assert!(receiver.accept(&first, 9, Some(9)).is_ok());
 }
 
-// DDP-4.3-1: RsvdULP stays the same within a message. DDP-4.3-2: MSNs wrap to 0.
+// DDP-4.3-1: RsvdULP is constant within a message. DDP-4.3-2: MSNs wrap to 0.
 #[test]
-fn untagged_messages_do_not_mix() {
+fn interleaved_untagged_messages_are_rejected() {
     let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
     receiver.accept(&send(1, 0, false), 4, Some(100)).unwrap();
     for other in [
@@ -146,10 +144,9 @@ fn write(stag: u32, offset: u64, last: bool) -> TaggedSegment {
     TaggedSegment { last, ulp: 0x40, stag: Stag(stag), offset: TaggedOffset(offset) }
 }
 
-// DDP-4.2-1, DDP-5.2-5, DDP-7.1-2: falling offsets, gaps, another STag, another message mixed in,
-// wrap.
+// DDP-4.2-1, DDP-5.2-5, DDP-7.1-2: descending offsets, gaps, another STag, interleaved messages, wrap.
 #[test]
-fn tagged_messages_are_followed() {
+fn tagged_segments_are_checked() {
     let mut receiver = TaggedReceiver::new();
     assert_eq!(
         receiver.accept(&write(1, 1000, false), 100),
@@ -178,7 +175,7 @@ fn tagged_messages_are_followed() {
     assert_eq!(error, DdpError::Bounds(TaggedOffset(u64::from(u32::MAX))));
 }
 
-// DDP-5.2-7: nothing of a zero-length tagged message is checked.
+// DDP-5.2-7: a zero-length tagged message is not checked.
 #[test]
 fn zero_length_tagged_message() {
     let mut receiver = TaggedReceiver::new();
@@ -189,9 +186,9 @@ fn zero_length_tagged_message() {
     assert!(!receiver.is_in_message());
 }
 
-// Every finding has a number of the right layer and type.
+// Every error has a code of its layer and type.
 #[test]
-fn findings_have_numbers() {
+fn errors_have_codes() {
     let stag = Stag(1);
     let offset = TaggedOffset(1);
     for (error, number) in [

@@ -1,8 +1,7 @@
-//! CRC32C as MPA uses it (RFC 5044 §4.4): the iSCSI digest, least significant octet first on the
-//! wire.
+//! CRC32C as used by MPA (RFC 5044 §4.4): the iSCSI digest, least significant octet first on the wire.
 //!
-//! With `std` the work is done by `crc-fast`, which picks the best instructions of the machine at
-//! run time. Without `std` a table of 1 KiB does it, octet by octet.
+//! With `std`, `crc-fast` computes the CRC and selects the CPU's instructions at run time. Without `std`, a table of 1
+//! KiB is used, octet by octet.
 
 #[cfg(feature = "std")]
 use crc_fast::{CrcAlgorithm, Digest};
@@ -10,7 +9,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// Octets of a CRC field.
 pub const CRC_OCTETS: usize = 4;
 
-/// A running CRC32C, kept over the life of a stream and reset for each FPDU.
+/// Incremental CRC32C, kept for the life of a stream and reset for each FPDU.
 #[derive(Clone, Debug)]
 pub struct Crc32c {
     #[cfg(feature = "std")]
@@ -26,7 +25,7 @@ impl Default for Crc32c {
 }
 
 impl Crc32c {
-    /// The CRC of nothing.
+    /// Returns the CRC of zero octets.
     pub fn new() -> Self {
         Self {
             #[cfg(feature = "std")]
@@ -36,7 +35,7 @@ impl Crc32c {
         }
     }
 
-    /// Forgets all octets.
+    /// Resets the CRC to that of zero octets.
     #[inline]
     pub fn reset(&mut self) {
         self.digest.reset();
@@ -48,7 +47,7 @@ impl Crc32c {
         self.digest.update(octets);
     }
 
-    /// The CRC as an integer.
+    /// Returns the CRC as an integer.
     #[inline]
     pub fn value(&self) -> u32 {
         #[cfg(feature = "std")]
@@ -62,14 +61,14 @@ impl Crc32c {
         }
     }
 
-    /// The four octets of the CRC field.
+    /// Returns the four octets of the CRC field.
     #[inline]
     pub fn to_wire(&self) -> [u8; CRC_OCTETS] {
         self.value().to_le_bytes()
     }
 }
 
-/// CRC32C of one slice: less work than a [`Crc32c`] where all octets lie together.
+/// CRC32C of one slice: cheaper than a [`Crc32c`] if all octets are contiguous.
 #[inline]
 pub fn crc32c(octets: &[u8]) -> u32 {
     #[cfg(feature = "std")]
@@ -84,8 +83,7 @@ pub fn crc32c(octets: &[u8]) -> u32 {
     }
 }
 
-/// One table, one octet at a time: for builds without `std`, and checked against the other in
-/// tests.
+/// Table-driven CRC, one octet at a time: used without `std`, and compared with `crc-fast` in tests.
 #[cfg(any(test, not(feature = "std")))]
 mod table {
     /// The generator 0x1EDC6F41, bit-reversed.
@@ -170,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        // Pieces give the CRC of the whole, by either engine; a reset forgets.
+        // Updates in pieces give the CRC of the whole with either implementation; a reset clears the state.
         #[test]
         fn pieces_and_engines_agree(
             octets in prop::collection::vec(any::<u8>(), 0..3000),

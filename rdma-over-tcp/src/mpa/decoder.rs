@@ -1,14 +1,12 @@
-//! From the octets of a TCP stream to validated ULPDUs.
+//! Decoder from the octets of a TCP stream to validated ULPDUs.
 //!
-//! The decoder walks the stream in order by ULPDU_Length (MPA-5.2-1) and takes any segmentation. An
-//! FPDU that lies whole in the input is checked and handed out where it lies; one that is spread
-//! over several inputs, as when Linux siw sends the CRC in a segment of its own, is gathered in one
-//! buffer that is reused. Streams with markers are always gathered, because a marker tears the
-//! ULPDU; this side asks for markers only if configured so.
+//! The decoder parses the stream in order by ULPDU_Length (MPA-5.2-1) and accepts any segmentation. An FPDU that is
+//! contained in one input is checked and returned in place. An FPDU that spans inputs is gathered in one reused buffer;
+//! Linux siw, for example, sends the CRC in a segment of its own. Streams with markers are always gathered, because a
+//! marker splits the ULPDU; this side requests markers only if configured to.
 //!
-//! A pad may hold anything; it counts for the CRC only (MPA-4.1-2). With CRC off the field is
-//! skipped unread (MPA-4.1-4). Markers are compared with the chain of lengths once the CRC is known
-//! to be right (RFC 5044 §8, code 3).
+//! A pad may have any content; it counts for the CRC only (MPA-4.1-2). With CRC off the field is skipped (MPA-4.1-4).
+//! Markers are compared with the chain of lengths after the CRC is verified (RFC 5044 §8, code 3).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -20,52 +18,52 @@ use super::{
     pad_octets,
 };
 
-/// Bound of the staging buffer, in octets: the largest FPDU, its markers taken out.
+/// Bound of the staging buffer, in octets: the largest FPDU without its markers.
 pub const STAGE_OCTETS_MAX: usize =
     (LENGTH_OCTETS + u16::MAX as usize).next_multiple_of(4) + CRC_OCTETS;
 
 /// Counters of a decoder, from the start of Full Operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderCounters {
-    /// FPDUs handed out.
+    /// FPDUs delivered.
     pub fpdus: u64,
-    /// Those of them that were handed out in place, without a copy.
+    /// FPDUs delivered in place, without a copy.
     pub fpdus_in_place: u64,
-    /// Octets of TCP stream that these FPDUs took, markers included: what
-    /// [`Encoder::octets`](super::Encoder::octets) says at the other end.
+    /// Octets of TCP stream that these FPDUs occupy, markers included: equals
+    /// [`Encoder::octets`](super::Encoder::octets) of the peer.
     pub octets: u64,
-    /// Markers taken out.
+    /// Markers removed.
     pub markers: u64,
     /// Octets copied into the staging buffer.
     pub octets_staged: u64,
 }
 
-/// Finds FPDUs in one direction of a TCP stream.
+/// FPDU decoder of one direction of a TCP stream.
 #[derive(Debug)]
 pub struct Decoder {
     check_crc: bool,
-    /// Present when this side asked for markers.
+    /// Marker grid; present if this side requested markers.
     grid: Option<Grid>,
-    /// Of the FPDU in progress.
+    /// CRC of the FPDU in progress.
     crc: Crc32c,
-    /// The FPDU in progress from its ULPDU_Length on, markers taken out.
+    /// The FPDU in progress from its ULPDU_Length on, without markers.
     stage: Vec<u8>,
-    /// `stage` holds an FPDU that has been handed out; the next call forgets it.
+    /// True if `stage` holds an FPDU that was delivered; the next call clears it.
     stage_delivered: bool,
-    /// The marker in progress.
+    /// Octets of the marker in progress.
     marker: [u8; MARKER_OCTETS],
-    marker_have: usize,
-    /// Octets of markers taken out since the last FPDU.
+    marker_octets_read: usize,
+    /// Octets of markers removed since the last FPDU.
     marker_octets: usize,
-    /// First marker of the FPDU in progress that points elsewhere.
-    misled: Option<MpaError>,
+    /// First marker of the FPDU in progress that has a wrong FPDUPTR.
+    marker_error: Option<MpaError>,
     failed: Option<MpaError>,
     counters: DecoderCounters,
 }
 
 impl Decoder {
-    /// A decoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: this side
-    /// asked the peer for markers.
+    /// Creates a decoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: this side requested
+    /// markers from the peer.
     pub fn new(crc: bool, markers: bool) -> Self {
         Self {
             check_crc: crc,
@@ -74,33 +72,33 @@ impl Decoder {
             stage: Vec::new(),
             stage_delivered: false,
             marker: [0; MARKER_OCTETS],
-            marker_have: 0,
+            marker_octets_read: 0,
             marker_octets: 0,
-            misled: None,
+            marker_error: None,
             failed: None,
             counters: DecoderCounters::default(),
         }
     }
 
-    /// Counters so far.
+    /// Returns the counters.
     pub const fn counters(&self) -> DecoderCounters {
         self.counters
     }
 
-    /// Octets of memory that the staging buffer holds, at most [`STAGE_OCTETS_MAX`].
+    /// Returns the octets of memory allocated to the staging buffer, at most [`STAGE_OCTETS_MAX`].
     pub fn stage_capacity(&self) -> usize {
         self.stage.capacity()
     }
 
-    /// The stream stands between two FPDUs: where a graceful close is allowed to fall.
+    /// True if no FPDU is in progress: a graceful close is allowed at this point.
     pub fn is_between_fpdus(&self) -> bool {
-        (self.stage.is_empty() || self.stage_delivered) && self.marker_have == 0
+        (self.stage.is_empty() || self.stage_delivered) && self.marker_octets_read == 0
     }
 
-    /// Takes octets off the front of `input` up to the end of one FPDU and returns its ULPDU.
+    /// Consumes octets of `input` up to the end of one FPDU and returns its ULPDU.
     ///
-    /// `None` means that all of `input` has been taken and more is needed. Call again until then:
-    /// several FPDUs may lie in one input.
+    /// `None` means that all of `input` is consumed and more is needed. Call again until `None`: one input may contain
+    /// several FPDUs.
     ///
     /// # Errors
     /// [`MpaError`] at the first damaged FPDU. From then on every call drops the input and returns
@@ -138,7 +136,7 @@ impl Decoder {
         error
     }
 
-    /// An FPDU that lies whole in the input: nothing is copied.
+    /// Decodes an FPDU contained in the input, without a copy.
     #[inline]
     fn take_in_place<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<&'i [u8]>, MpaError> {
         if !self.stage.is_empty() || self.grid.is_some() {
@@ -161,7 +159,7 @@ impl Decoder {
     /// Copies octets into the stage until an FPDU is complete there.
     fn gather(&mut self, input: &mut &[u8]) -> Result<Option<Extent>, MpaError> {
         while !input.is_empty() {
-            if self.grid.as_ref().is_some_and(Grid::is_marker_due) || self.marker_have > 0 {
+            if self.grid.as_ref().is_some_and(Grid::is_marker_due) || self.marker_octets_read > 0 {
                 self.take_marker(input);
                 continue;
             }
@@ -182,7 +180,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// Without an extent the length field itself is in progress.
+    /// Copies a piece to the stage. Without an extent the length field itself is in progress.
     fn stage_piece(&mut self, piece: &[u8], extent: Option<Extent>) {
         if self.check_crc {
             let body = extent.map_or(LENGTH_OCTETS, |extent| extent.body);
@@ -196,17 +194,18 @@ impl Decoder {
         }
     }
 
-    /// Takes (a part of) a marker. It is under the CRC of the FPDU around it, or of the next one
-    /// when it lies between two (MPA-4.4-10, MPA-4.4-11); either way that is the CRC in progress.
+    /// Consumes a marker or a part of it. It is covered by the CRC of the FPDU around it, or of the next one if it is
+    /// between two (MPA-4.4-10, MPA-4.4-11); either way that is the CRC in progress.
     fn take_marker(&mut self, input: &mut &[u8]) {
-        let (piece, rest) = input.split_at((MARKER_OCTETS - self.marker_have).min(input.len()));
+        let (piece, rest) =
+            input.split_at((MARKER_OCTETS - self.marker_octets_read).min(input.len()));
         *input = rest;
-        self.marker[self.marker_have..][..piece.len()].copy_from_slice(piece);
-        self.marker_have += piece.len();
-        if self.marker_have < MARKER_OCTETS {
+        self.marker[self.marker_octets_read..][..piece.len()].copy_from_slice(piece);
+        self.marker_octets_read += piece.len();
+        if self.marker_octets_read < MARKER_OCTETS {
             return;
         }
-        self.marker_have = 0;
+        self.marker_octets_read = 0;
         self.counters.markers += 1;
         self.marker_octets += MARKER_OCTETS;
         if self.check_crc {
@@ -217,12 +216,12 @@ impl Decoder {
         let received = u16::from_be_bytes([high, low & !3]); // MPA-4.2-3
         let expected = grid.fpduptr();
         grid.pass_marker();
-        if received != expected && self.misled.is_none() {
-            self.misled = Some(MpaError::Marker { received, expected });
+        if received != expected && self.marker_error.is_none() {
+            self.marker_error = Some(MpaError::Marker { received, expected });
         }
     }
 
-    /// Judges the FPDU in the stage.
+    /// Verifies the CRC and the markers of the FPDU in the stage.
     fn complete(&mut self, extent: Extent) -> Result<(), MpaError> {
         if self.check_crc
             && let Some(&crc_field) = self.stage[extent.body..].first_chunk()
@@ -231,7 +230,7 @@ impl Decoder {
             self.crc.reset();
             verify_crc(computed, crc_field)?;
         }
-        if let Some(error) = self.misled {
+        if let Some(error) = self.marker_error {
             return Err(error);
         }
         if let Some(grid) = &mut self.grid {
@@ -250,12 +249,12 @@ fn verify_crc(computed: u32, crc_field: [u8; CRC_OCTETS]) -> Result<(), MpaError
     if computed == received { Ok(()) } else { Err(MpaError::Crc { received, computed }) }
 }
 
-/// Where the parts of an FPDU end, in octets from its ULPDU_Length, markers not counted.
+/// Ends of the parts of an FPDU, in octets from its ULPDU_Length, markers not counted.
 #[derive(Clone, Copy)]
 struct Extent {
-    /// Of the ULPDU alone.
+    /// Octets of the ULPDU alone.
     ulpdu_octets: usize,
-    /// All but the CRC.
+    /// Octets of the FPDU without the CRC.
     body: usize,
 }
 

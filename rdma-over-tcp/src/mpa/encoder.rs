@@ -1,15 +1,15 @@
-//! From ULPDUs to FPDUs, as gather lists.
+//! Encoder from ULPDUs to FPDUs, as gather lists.
 //!
-//! FPDUs go back to back into a [`GatherList`] of the caller's. What the encoder itself adds (ULPDU_Length and headers,
-//! pad and CRC, markers) and payload that is copied are written to one open piece of a [`Slab`]; payload that is lent
-//! closes it and is an entry of its own, of the caller's own type ([`Payload`]). So many small FPDUs are one entry, and
-//! one large FPDU is three: {headers}, payload, {pad and CRC}, the last of them open for the next FPDU's headers. The
-//! octets of an open piece are read once for the CRC, when the FPDU ends or the piece is closed: all of an FPDU without
-//! lent payload at once.
+//! FPDUs are appended back to back to a [`GatherList`] of the caller. The encoder's own octets (ULPDU_Length and
+//! headers, pad and CRC, markers) and copied payload are written to one open piece of a [`Slab`]. Lent payload closes
+//! the piece and is an entry of its own, of the caller's type ([`Payload`]). Many small FPDUs are therefore one entry,
+//! and one large FPDU is three: {headers}, payload, {pad and CRC}; the last one is open for the next FPDU's headers.
+//! The octets of an open piece are read once for the CRC, at the end of the FPDU or when the piece is closed: an FPDU
+//! without lent payload is read all at once.
 //!
-//! When the peer demands markers they are written between (RFC 5044 §4.3): lent payload is split, never copied.
+//! If the peer requires markers they are written in between (RFC 5044 §4.3): lent payload is split, never copied.
 //!
-//! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with each.
+//! FPDUs must be passed to TCP in the order in which they were encoded: each advances the marker grid.
 
 use super::{
     GatherList, LENGTH_OCTETS, MULPDU_MAX, Payload, Slab, Source,
@@ -18,38 +18,38 @@ use super::{
     pad_octets,
 };
 
-/// Builds the FPDUs of one direction of a stream.
+/// FPDU encoder of one direction of a stream.
 #[derive(Debug)]
 pub struct Encoder {
     use_crc: bool,
-    /// Present when the peer demands markers.
+    /// Marker grid; present if the peer requires markers.
     grid: Option<Grid>,
-    /// Of an FPDU that lies in several pieces.
+    /// CRC of an FPDU that spans several pieces.
     crc: Crc32c,
     fpdus: u64,
     octets: u64,
 }
 
 impl Encoder {
-    /// An encoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: the peer
-    /// demands markers (MPA-7.1.1-3, MPA-7.1.1-4).
+    /// Creates an encoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: the peer requires
+    /// markers (MPA-7.1.1-3, MPA-7.1.1-4).
     pub fn new(crc: bool, markers: bool) -> Self {
         let grid = markers.then(Grid::default);
         Self { use_crc: crc, grid, crc: Crc32c::new(), fpdus: 0, octets: 0 }
     }
 
-    /// FPDUs encoded so far.
+    /// Returns the number of FPDUs encoded.
     pub const fn fpdus(&self) -> u64 {
         self.fpdus
     }
 
-    /// Octets of TCP stream encoded so far, markers included.
+    /// Returns the octets of TCP stream encoded, markers included.
     pub const fn octets(&self) -> u64 {
         self.octets
     }
 
-    /// Appends one complete FPDU to `list`: of the ULPDU that `header` (DDP and RDMAP headers) and `payload` make up.
-    /// The payload is lent. A list that is reused needs no allocation in steady state.
+    /// Appends one complete FPDU to `list`. `header` (DDP and RDMAP headers) and `payload` are its ULPDU. The payload
+    /// is lent. A reused list needs no allocation in steady state.
     ///
     /// # Panics
     /// As [`begin`](Self::begin).
@@ -69,11 +69,11 @@ impl Encoder {
         slab.flush(list);
     }
 
-    /// Begins an FPDU at the end of `list`: `header` and then `payload_octets`, of which `copied_octets` will be
-    /// copied. The list is complete after [`Slab::flush`]; until then the same slab and list take the next FPDU.
+    /// Begins an FPDU at the end of `list`: `header`, then `payload_octets`, of which `copied_octets` will be copied.
+    /// The list is complete after [`Slab::flush`]; until then the same slab and list accept the next FPDU.
     ///
     /// # Panics
-    /// When the ULPDU is longer than [`MULPDU_MAX`] (MPA-3-5): callers cut messages to the MULPDU first.
+    /// If the ULPDU is longer than [`MULPDU_MAX`] (MPA-3-5): callers segment messages by the MULPDU first.
     #[inline]
     pub fn begin<'a, G: GatherList>(
         &'a mut self,
@@ -112,28 +112,28 @@ impl Encoder {
     }
 }
 
-/// Octets that are copied before they are added to the CRC: the first-level cache still holds them then.
+/// Octets copied before they are added to the CRC: the first-level cache still holds them.
 const COPY_OCTETS: usize = 8 * 1024;
 
-/// Octets of all markers that may fall into so many octets.
+/// Upper bound of the octets of markers within `octets` octets of stream.
 const fn marker_octets_max(octets: usize) -> usize {
     MARKER_OCTETS * (octets / (INTERVAL as usize - MARKER_OCTETS) + 2)
 }
 
-/// An FPDU under construction: payload is copied or lent piece by piece, exactly as much as was announced to
-/// [`Encoder::begin`], and then the FPDU is finished.
+/// FPDU under construction. Payload is copied or lent piece by piece, exactly as much as was announced to
+/// [`Encoder::begin`]; then the FPDU is finished.
 #[derive(Debug)]
 #[must_use = "an FPDU without its CRC breaks the stream"]
 pub struct Fpdu<'a, G> {
     encoder: &'a mut Encoder,
     slab: &'a mut Slab,
     list: &'a mut G,
-    /// Octets of the open piece that the CRC covers already, or that are not this FPDU's.
+    /// Octets of the open piece that the CRC already covers, or that belong to an earlier FPDU.
     summed: usize,
-    /// A part of this FPDU lies in pieces that are closed, or was lent: the encoder's CRC covers it.
+    /// True if a part of this FPDU is in closed pieces or was lent: the encoder's CRC covers that part.
     is_split: bool,
     pad_octets: usize,
-    /// Payload that is still to come.
+    /// Octets of payload not yet added.
     payload_octets: usize,
     /// Octets of this FPDU so far, markers included.
     octets: usize,
@@ -163,7 +163,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         }
     }
 
-    /// Adds payload that goes out from where it lies.
+    /// Adds payload that is sent from its own memory.
     pub fn lend(&mut self, mut payload: G::Payload) {
         self.payload_octets -= payload.octets();
         if self.encoder.grid.is_none() {
@@ -178,13 +178,13 @@ impl<G: GatherList> Fpdu<'_, G> {
         }
     }
 
-    /// Pad and CRC. Returns the octets of the FPDU, markers included.
+    /// Appends pad and CRC. Returns the octets of the FPDU, markers included.
     ///
     /// # Panics
-    /// When the payload was not as long as announced.
+    /// If the payload is not as long as announced.
     #[inline]
     pub fn finish(mut self) -> usize {
-        assert!(self.payload_octets == 0, "payload and announcement differ");
+        assert!(self.payload_octets == 0, "payload length differs from the announced length");
         if self.pad_octets > 0 {
             self.copy_any(&[0; 3][..self.pad_octets]);
         }
@@ -201,8 +201,8 @@ impl<G: GatherList> Fpdu<'_, G> {
         octets
     }
 
-    /// Writes octets of any kind, and the markers that fall between them.
-    // A call of its own would cost more than the two octets of a length.
+    /// Writes octets of any kind, and the markers within them.
+    // A function call costs more than the two octets of a length.
     #[inline(always)]
     fn copy_any(&mut self, octets: impl Source) {
         match self.encoder.grid {
@@ -250,7 +250,8 @@ impl<G: GatherList> Fpdu<'_, G> {
         }
     }
 
-    /// The marker that is due here, if one is. One between two FPDUs belongs to the second (MPA-4.3-5, MPA-4.4-10).
+    /// Writes the marker that is due at this position, if any. One between two FPDUs belongs to the second (MPA-4.3-5,
+    /// MPA-4.4-10).
     #[inline]
     fn mark(&mut self) {
         let Some(grid) = self.encoder.grid.as_mut().filter(|grid| grid.is_marker_due()) else {
@@ -262,7 +263,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         self.octets += MARKER_OCTETS;
     }
 
-    /// Adds what was written to the encoder's CRC.
+    /// Adds the octets written since the last call to the encoder's CRC.
     fn sum(&mut self) {
         let crc = &mut self.encoder.crc;
         if self.encoder.use_crc {
@@ -275,7 +276,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         self.summed = self.slab.open().len();
     }
 
-    /// The CRC field. Zero when CRCs are off (MPA-4.4-8).
+    /// Returns the CRC field. Zero if CRCs are off (MPA-4.4-8).
     fn crc(&mut self) -> [u8; CRC_OCTETS] {
         let open = &self.slab.open()[self.summed..];
         match (self.encoder.use_crc, self.is_split) {

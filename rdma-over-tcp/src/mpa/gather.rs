@@ -1,7 +1,7 @@
-//! Gather lists: the form in which FPDUs leave the encoder.
+//! Gather lists: the output format of the encoder.
 //!
-//! The layer above MPA decides which type describes memory. A transport that keeps net buffers, `iovec`s or ranges of
-//! a buffer implements [`GatherList`] for its list and [`Payload`] for its ranges.
+//! The layer above MPA decides which type describes memory. A transport that keeps net buffers, `iovec`s or ranges of a
+//! buffer implements [`GatherList`] for its list and [`Payload`] for its ranges.
 
 use alloc::vec::Vec;
 
@@ -9,10 +9,10 @@ use bytes::{Bytes, BytesMut};
 
 use super::crc::Crc32c;
 
-/// Payload that is sent from where it lies: a range of memory of the caller's own type.
+/// Payload that is sent without a copy: a range of memory of the caller's own type.
 ///
-/// The encoder never looks at the octets. It asks for the length, splits the range where a marker falls, and has the
-/// range add itself to the CRC.
+/// The encoder does not read the octets. It reads the length, splits the range at a marker, and lets the range add
+/// itself to the CRC.
 pub trait Payload: Sized {
     /// Octets in the range.
     fn octets(&self) -> usize;
@@ -82,7 +82,7 @@ pub trait GatherList {
     /// Appends octets that the encoder wrote: headers, pads, CRCs, markers and copied payload.
     fn push_encoded(&mut self, octets: Bytes);
 
-    /// Appends payload that goes out from where it lies.
+    /// Appends payload that is sent without a copy.
     fn push_payload(&mut self, payload: Self::Payload);
 }
 

@@ -1,17 +1,16 @@
 //! MPA: message boundaries in a TCP stream (RFC 5044), and its start-up (RFC 6581).
 //!
-//! Start-up ([`startup`]) exchanges one Request and one Reply frame and ends in a
-//! [`Negotiated`](startup::Negotiated): CRC or not, markers per direction, read limits, the first
-//! message. From the octet behind those frames on, each direction is a sequence of FPDUs:
+//! Start-up ([`startup`]) exchanges one Request and one Reply frame. Its result is a
+//! [`Negotiated`](startup::Negotiated): CRC or not, markers per direction, read limits, the first message. After those
+//! frames each direction is a sequence of FPDUs:
 //!
 //! ```text
 //! ULPDU_Length (2) | ULPDU (one DDP segment) | pad (0..3, zero) | CRC32C (4)
 //! ```
 //!
-//! with, if the receiver of that direction asked for it, a marker of 4 octets at every 512th octet
-//! of the stream. [`Encoder`] builds FPDUs as a [`GatherList`] without copying payload, [`Decoder`]
-//! finds them in any segmentation of the stream and hands out the ULPDUs whose CRC is right. Both know nothing of what
-//! carries the octets:
+//! If the receiver of that direction requested it, a marker of 4 octets is at every 512th octet of the stream.
+//! [`Encoder`] builds FPDUs as a [`GatherList`] without copying payload. [`Decoder`] finds them in any segmentation of
+//! the stream and returns the ULPDUs whose CRC is right. Both are independent of the transport:
 //!
 //! ```
 //! use bytes::Bytes;
@@ -29,10 +28,9 @@
 //! assert!(input.is_empty());
 //! ```
 //!
-//! Limits: ULPDU 1 to [`MULPDU_MAX`] octets sent, up to 65,535 accepted (Linux siw sends such on
-//! large MTUs); private data 512 octets; one FPDU at most is staged per decoder
-//! ([`STAGE_OCTETS_MAX`]). Timers: none here. The caller bounds start-up by
-//! [`startup::INITIATOR_TIME_LIMIT`] and [`startup::RESPONDER_TIME_LIMIT`].
+//! Limits: ULPDU 1 to [`MULPDU_MAX`] octets sent, up to 65,535 accepted (Linux siw sends such ULPDUs on large MTUs);
+//! private data 512 octets; one FPDU at most is staged per decoder ([`STAGE_OCTETS_MAX`]). Timers: none. The caller
+//! limits start-up by [`startup::INITIATOR_TIME_LIMIT`] and [`startup::RESPONDER_TIME_LIMIT`].
 #![forbid(unsafe_code)]
 
 pub mod crc;
@@ -57,19 +55,19 @@ pub const LENGTH_OCTETS: usize = 2;
 /// Largest ULPDU that may be sent, in octets (RFC 5044 §3, MPA-3-4).
 pub const MULPDU_MAX: u16 = 64_768;
 
-/// MULPDU never falls below this, in octets, however small the segments are (MPA-4.5-5).
+/// Lower bound of the MULPDU, in octets, however small the segments are (MPA-4.5-5).
 pub const MULPDU_MIN: u16 = 128;
 
-/// Why an inbound stream is no longer an MPA stream. Nothing follows it on that half of the
-/// connection (MPA-8-5); the caller sends a Terminate and closes (MPA-8-6).
+/// MPA error of an inbound stream. Nothing after it on that half of the connection is processed (MPA-8-5); the caller
+/// sends a Terminate and closes (MPA-8-6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum MpaError {
     /// CRC and octets of an FPDU disagree (code 2).
     #[error("CRC {received:#010x} received, {computed:#010x} computed")]
     Crc {
-        /// From the CRC field.
+        /// Value of the CRC field.
         received: u32,
-        /// Over the octets that came.
+        /// CRC computed over the octets received.
         computed: u32,
     },
     /// A marker does not point to the start of the FPDU that holds it (code 3).
@@ -83,7 +81,7 @@ pub enum MpaError {
 }
 
 impl MpaError {
-    /// The number for a Terminate.
+    /// Returns the error code for a Terminate.
     pub const fn wire(self) -> WireError {
         match self {
             Self::Crc { .. } => WireError::MpaCrc,
@@ -92,14 +90,13 @@ impl MpaError {
     }
 }
 
-/// Pad octets behind a ULPDU of `ulpdu` octets (MPA-4.1-3).
+/// Pad octets after a ULPDU of `ulpdu` octets (MPA-4.1-3).
 const fn pad_octets(ulpdu: usize) -> usize {
     (LENGTH_OCTETS + ulpdu).wrapping_neg() % 4
 }
 
-/// The MULPDU for an EMSS, both in octets: the largest ULPDU whose FPDU fits one TCP segment (RFC
-/// 5044 §4.5; MPA-4.5-1, MPA-4.5-2), within [`MULPDU_MIN`] and [`MULPDU_MAX`]. `markers` says
-/// whether this side must insert markers.
+/// MULPDU for an EMSS, both in octets: the largest ULPDU whose FPDU fits one TCP segment (RFC 5044 §4.5; MPA-4.5-1,
+/// MPA-4.5-2), within [`MULPDU_MIN`] and [`MULPDU_MAX`]. `markers`: true if this side must insert markers.
 ///
 /// ```
 /// use rdma_over_tcp::mpa::mulpdu;

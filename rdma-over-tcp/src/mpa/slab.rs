@@ -1,14 +1,12 @@
-//! Memory for what the adapter itself adds to a stream, and for payload that is copied: blocks that are
-//! written from front to end.
+//! Memory for the adapter's own octets in a stream, and for copied payload: blocks written from front to end.
 //!
 //! Octets written to a [`Slab`] are one open piece of a block until it is closed; a closed piece holds a reference to
-//! its block. Blocks have [`BLOCK_OCTETS`], but for the first one, which is smaller: a stream that has little in flight
-//! holds little. When the block in use has too little room left, the slab takes the first of its at most
-//! [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in flight the fewer blocks go round,
-//! so they stay in the caches, and in steady state nothing is allocated. When all of them are still referenced (by data
-//! that waits for acknowledgement) a new block takes the place of one of them, which is freed with its last piece. So
-//! the slab itself never holds more than `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever
-//! posts the FPDUs.
+//! its block. Blocks have [`BLOCK_OCTETS`]. The first one is smaller, so a stream with little data in flight uses
+//! little memory. If the current block has too little room left, the slab reuses the first of its at most
+//! [`BLOCKS_MAX`] blocks whose pieces have all been dropped. With fewer octets in flight fewer blocks rotate, so they
+//! stay in the caches, and steady state allocates nothing. If all of them are still referenced (by unacknowledged
+//! data), a new block replaces one of them, which is freed with its last piece. The slab itself never holds more than
+//! `BLOCKS_MAX * BLOCK_OCTETS` octets; the poster of the FPDUs bounds the data in flight.
 
 use alloc::vec::Vec;
 
@@ -16,60 +14,61 @@ use bytes::{Bytes, BytesMut};
 
 use super::{GatherList, Source};
 
-/// Octets of one block: room for a message of 64 KiB with its headers, which is more than one FPDU.
+/// Octets of one block: room for a 64 KiB message with its headers, which is more than one FPDU.
 pub const BLOCK_OCTETS: usize = 72 * 1024;
 
-/// Octets of a slab's first block: small messages. What is larger goes on in the next, so it is in two pieces at most.
+/// Octets of a slab's first block: small messages. A larger message continues in the next block, so it is in two pieces
+/// at most.
 const FIRST_OCTETS: usize = BLOCK_OCTETS / 8;
 
-/// Blocks that a slab keeps: Read Responses of 1 MiB have 2.5 MiB in flight over a TAP.
+/// Blocks kept by a slab: Read Responses of 1 MiB have 2.5 MiB in flight over a TAP.
 pub const BLOCKS_MAX: usize = 48;
 
-/// A source of memory that is written once and then shared.
+/// Allocator of memory that is written once and then shared.
 #[derive(Debug, Default)]
 pub struct Slab {
-    /// The open piece, and the rest of its block behind it.
+    /// The open piece, followed by the rest of its block.
     open: BytesMut,
-    /// The rest of each block that is not in use.
-    resting: Vec<BytesMut>,
-    /// Octets of the block in use, unless one message needed more; 0: there is none.
+    /// Rest of each block other than the current one.
+    other_blocks: Vec<BytesMut>,
+    /// Octets of the current block, unless one message needed more; 0 if there is none.
     block_octets: usize,
-    /// The next to be given up.
+    /// Index of the next block to be replaced.
     victim: usize,
     blocks_allocated: u64,
 }
 
 impl Slab {
-    /// An empty slab; blocks are allocated when first needed.
+    /// Creates an empty slab; blocks are allocated when first needed.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Blocks allocated so far. Stands still in steady state.
+    /// Returns the number of blocks allocated so far; constant in steady state.
     pub const fn blocks_allocated(&self) -> u64 {
         self.blocks_allocated
     }
 
-    /// Octets that can be written before [`Slab::turn`] is needed.
+    /// Returns the octets that can be written before [`Slab::turn`] is needed.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.open.capacity() - self.open.len()
     }
 
-    /// Octets of the open piece.
+    /// Returns the octets of the open piece.
     #[inline]
     pub(crate) fn open(&self) -> &[u8] {
         &self.open
     }
 
-    /// Writes octets behind the open piece; there is room for them.
+    /// Appends octets to the open piece; the caller has checked the room.
     #[inline]
     pub(crate) fn put(&mut self, octets: impl Source) {
         debug_assert!(octets.octets() <= self.room());
         octets.append_to(&mut self.open);
     }
 
-    /// Appends what is open to `list`, which then holds all of its FPDUs.
+    /// Appends the open piece to `list`, which then holds all of its FPDUs.
     #[inline(always)]
     pub fn flush(&mut self, list: &mut impl GatherList) {
         if let Some(piece) = self.close() {
@@ -77,20 +76,20 @@ impl Slab {
         }
     }
 
-    /// Ends the open piece, if there is one.
+    /// Closes and returns the open piece, if any.
     #[inline]
     pub(crate) fn close(&mut self) -> Option<Bytes> {
         (!self.open.is_empty()).then(|| self.open.split().freeze())
     }
 
-    /// Goes on in another block, with room for `octets`. Nothing may be open.
+    /// Switches to another block, with room for `octets`. No piece may be open.
     pub(crate) fn turn(&mut self, octets: usize) {
         debug_assert!(self.open.is_empty());
         let wanted = octets.max(self.block_octets);
         if self.open.try_reclaim(wanted) {
             return;
         }
-        for block in &mut self.resting {
+        for block in &mut self.other_blocks {
             if block.try_reclaim(wanted) {
                 core::mem::swap(block, &mut self.open);
                 return;
@@ -104,12 +103,12 @@ impl Slab {
         let used = core::mem::replace(&mut self.open, block);
         self.blocks_allocated += 1;
         if is_growing {
-            // The smaller one goes with its last piece.
-        } else if self.resting.len() + 1 < BLOCKS_MAX {
-            self.resting.push(used);
+            // The smaller block is freed with its last piece.
+        } else if self.other_blocks.len() + 1 < BLOCKS_MAX {
+            self.other_blocks.push(used);
         } else {
-            self.victim = (self.victim + 1) % self.resting.len();
-            self.resting[self.victim] = used;
+            self.victim = (self.victim + 1) % self.other_blocks.len();
+            self.other_blocks[self.victim] = used;
         }
     }
 }
@@ -128,7 +127,7 @@ mod tests {
         slab.close().expect("a piece")
     }
 
-    // Pieces that are dropped in time are served from the same blocks for ever, and from no more than they fill.
+    // Pieces that are dropped in time are served from the same blocks, and from no more than they fill.
     #[test]
     fn steady_state_allocates_nothing() {
         let mut slab = Slab::new();
@@ -143,9 +142,9 @@ mod tests {
         assert_eq!(slab.blocks_allocated(), 1 + 2, "48,000 octets are in flight");
     }
 
-    // Pieces that are kept stay untouched; the slab goes on with new blocks.
+    // Pieces that are kept are not overwritten; the slab allocates new blocks.
     #[test]
-    fn pieces_outlive_their_turn() {
+    fn kept_pieces_are_not_overwritten() {
         let mut slab = Slab::new();
         let kept: Vec<_> = (0..300_000u128).map(|n| piece(&mut slab, &n.to_be_bytes())).collect();
         for (n, piece) in (0..).zip(&kept) {
@@ -153,12 +152,12 @@ mod tests {
         }
         let large = 300_000 * 16 - FIRST_OCTETS;
         assert_eq!(slab.blocks_allocated(), 1 + large.div_ceil(BLOCK_OCTETS) as u64);
-        assert_eq!(slab.resting.len(), BLOCKS_MAX - 1);
+        assert_eq!(slab.other_blocks.len(), BLOCKS_MAX - 1);
     }
 
-    // What has little in flight stays with its first block, whatever passes.
+    // A stream with little data in flight keeps its first block.
     #[test]
-    fn little_in_flight_holds_little() {
+    fn little_in_flight_keeps_the_first_block() {
         let mut slab = Slab::new();
         for round in 0..10_000u32 {
             assert_eq!(piece(&mut slab, &[round as u8; 400])[..], [round as u8; 400]);
@@ -166,7 +165,7 @@ mod tests {
         assert_eq!((slab.blocks_allocated(), slab.block_octets), (1, FIRST_OCTETS));
     }
 
-    // A request for more than a block is met.
+    // An allocation larger than a block succeeds.
     #[test]
     fn room_for_more_than_a_block() {
         let mut slab = Slab::new();

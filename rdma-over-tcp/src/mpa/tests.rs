@@ -1,4 +1,4 @@
-//! Framing: encoder and decoder against each other, against a plain reference, and against damage.
+//! Framing: encoder against decoder, against a plain reference implementation, and with damaged streams.
 
 use alloc::{vec, vec::Vec};
 
@@ -58,8 +58,8 @@ fn decode(
     (ulpdus, failed)
 }
 
-/// Markers by the book: octet after octet, looking at the position before each.
-fn marked_by_the_book(ulpdus: &[Vec<u8>]) -> Vec<u8> {
+/// Reference for markers: octet by octet, checking the position before each.
+fn marked_by_reference(ulpdus: &[Vec<u8>]) -> Vec<u8> {
     let mut stream: Vec<u8> = Vec::new();
     for ulpdu in ulpdus {
         let mut body = (ulpdu.len() as u16).to_be_bytes().to_vec();
@@ -91,8 +91,7 @@ fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    // MPA-3-1, MPA-3-7, MPA-4.1-1, MPA-4.3-10, MPA-5.1-3, MPA-6-2, MPA-6-3, MPA-A.4-1: whatever the
-    // segmentation.
+    // MPA-3-1, MPA-3-7, MPA-4.1-1, MPA-4.3-10, MPA-5.1-3, MPA-6-2, MPA-6-3, MPA-A.4-1: any segmentation.
     #[test]
     fn ulpdus_survive_any_segmentation(
         ulpdus in ulpdus(),
@@ -119,9 +118,9 @@ proptest! {
         prop_assert_eq!(received, ulpdus);
     }
 
-    // Copied or lent, in any pieces and behind any other FPDU: the octets are the same.
+    // Copied or lent, in any pieces and after any other FPDU: the octets are the same.
     #[test]
-    fn copied_payload_goes_out_as_lent_payload_does(
+    fn copied_and_lent_payload_encode_equally(
         header in vec_of(any::<u8>(), 14..20),
         pieces in vec_of((vec_of(any::<u8>(), 0..300), any::<bool>()), 0..5),
         before in 0..40usize,
@@ -159,13 +158,13 @@ proptest! {
         prop_assert_eq!((&received[..], failed), (&ulpdus[..], None));
     }
 
-    // MPA-4.3-1..9, MPA-4.4-9..11: the grid is where the book has it.
+    // MPA-4.3-1..9, MPA-4.4-9..11: markers are where the reference has them.
     #[test]
-    fn markers_are_where_the_book_has_them(ulpdus in ulpdus()) {
-        prop_assert_eq!(stream_of(&ulpdus, true, true), marked_by_the_book(&ulpdus));
+    fn markers_match_the_reference(ulpdus in ulpdus()) {
+        prop_assert_eq!(stream_of(&ulpdus, true, true), marked_by_reference(&ulpdus));
     }
 
-    // A peer's octets never panic, and nothing comes after an error (MPA-8-5).
+    // A peer's octets never panic, and no ULPDU follows an error (MPA-8-5).
     #[test]
     fn arbitrary_octets_never_panic(
         // Many zeros, so that many lengths are short.
@@ -179,10 +178,10 @@ proptest! {
         prop_assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
     }
 
-    // MPA-4.4-12, MPA-6-1: a flipped bit is never handed out. (In a length field it may leave the
-    // stream waiting.)
+    // MPA-4.4-12, MPA-6-1: an FPDU with a flipped bit is never delivered. (A flipped length may leave the FPDU
+    // incomplete.)
     #[test]
-    fn a_flipped_bit_is_never_handed_out(
+    fn flipped_bit_is_never_delivered(
         ulpdus in ulpdus(),
         markers in any::<bool>(),
         at in any::<Index>(),
@@ -200,7 +199,7 @@ proptest! {
         }
     }
 
-    // MPA-4.1-2: the pad may hold anything, under the CRC.
+    // MPA-4.1-2: the pad may have any content, covered by the CRC.
     #[test]
     fn pad_content_is_ignored(ulpdu in vec_of(any::<u8>(), 0..40), pad in any::<[u8; 3]>()) {
         let mut fpdu = (ulpdu.len() as u16).to_be_bytes().to_vec();
@@ -218,8 +217,7 @@ proptest! {
     }
 }
 
-// MPA-4.1-4, MPA-4.4-7, MPA-7.1.1-6: with CRC off the field is there, zero from us, anything from
-// others.
+// MPA-4.1-4, MPA-4.4-7, MPA-7.1.1-6: with CRC off the field is present: zero from this side, any value from the peer.
 #[test]
 fn crc_field_is_not_checked_when_off() {
     let mut fpdu = fpdu_of(&mut Encoder::new(false, false), b"ulpdu");
@@ -230,8 +228,7 @@ fn crc_field_is_not_checked_when_off() {
     assert!(matches!(error, MpaError::Crc { received: 0x4d00, .. }));
 }
 
-// Linux siw sends the CRC of large messages in a segment of its own, and ULPDUs larger than may be
-// sent.
+// Linux siw sends the CRC of large messages in a segment of its own, and ULPDUs larger than MULPDU_MAX.
 #[test]
 fn crc_alone_and_largest_ulpdu() {
     let ulpdu = vec![7; usize::from(u16::MAX)];
@@ -257,7 +254,7 @@ fn crc_alone_and_largest_ulpdu() {
     assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
 }
 
-// A whole FPDU in the input is handed out where it lies.
+// A complete FPDU in the input is returned in place.
 #[test]
 fn whole_fpdus_are_not_copied() {
     let stream = stream_of(&[vec![1; 100], vec![2; 200]], true, false);
@@ -286,16 +283,16 @@ fn markers_are_checked_against_the_lengths() {
     assert_eq!(error, MpaError::Marker { received: 504, expected: 508 });
     assert_eq!(error.wire(), WireError::MpaMarker);
     assert_eq!(with_marker(0, 504, false).unwrap_err().wire(), WireError::MpaCrc);
-    // Between FPDUs nothing but 0 is right.
+    // Between FPDUs only 0 is valid.
     let mut stream = stream_of(&[vec![0; 14]], false, true);
     stream[3] = 4;
     let error = Decoder::new(false, true).next(&mut &stream[..]).unwrap_err();
     assert_eq!(error, MpaError::Marker { received: 4, expected: 0 });
 }
 
-// Payload is not copied, and empty slices vanish.
+// Payload is not copied, and empty slices are omitted.
 #[test]
-fn payload_goes_out_where_it_lies() {
+fn payload_is_sent_without_copy() {
     let memory = Bytes::from(vec![9; 1000]);
     let slices = [memory.slice(..10), Bytes::new(), memory.slice(500..)];
     let mut slab = Slab::new();
@@ -328,13 +325,13 @@ fn payload_goes_out_where_it_lies() {
 // MPA-3-5.
 #[test]
 #[should_panic(expected = "ULPDU of 64769 octets")]
-fn larger_ulpdus_are_a_bug() {
+fn larger_ulpdu_panics() {
     fpdu_of(&mut Encoder::new(true, false), &vec![0; 64_769]);
 }
 
 #[test]
-#[should_panic(expected = "payload and announcement differ")]
-fn payload_is_as_long_as_announced() {
+#[should_panic(expected = "payload length differs from the announced length")]
+fn short_payload_panics() {
     let (mut slab, mut list) = (Slab::new(), Vec::<Bytes>::new());
     let mut encoder = Encoder::new(true, false);
     let mut fpdu = encoder.begin(b"header", 3, 3, &mut slab, &mut list);
@@ -342,12 +339,12 @@ fn payload_is_as_long_as_announced() {
     fpdu.finish();
 }
 
-// The largest ULPDU with markers: no pointer exceeds its 16 bits.
+// Largest ULPDU with markers: no pointer exceeds its 16 bits.
 #[test]
 fn largest_ulpdu_with_markers() {
     let ulpdus = [vec![3; 64_768], vec![4; 1]];
     let stream = stream_of(&ulpdus, true, true);
-    assert_eq!(stream, marked_by_the_book(&ulpdus));
+    assert_eq!(stream, marked_by_reference(&ulpdus));
     let (received, failed) = decode(&mut Decoder::new(true, true), &stream, &[]);
     assert_eq!((&received[..], failed), (&ulpdus[..], None));
 }
@@ -372,7 +369,7 @@ fn mulpdu_by_the_formula() {
     ] {
         assert_eq!((mulpdu(emss, false), mulpdu(emss, true)), (plain, marked), "EMSS {emss}");
     }
-    // The formula's promise: the FPDU fits the segment, wherever on the grid it starts.
+    // The formula guarantees that the FPDU fits the segment at any position of the grid.
     for emss in (140..3000u32).chain(64_000..64_100) {
         let ulpdu = vec![0; usize::from(mulpdu(emss, false))];
         assert!(fpdu_of(&mut Encoder::new(false, false), &ulpdu).len() <= emss as usize);

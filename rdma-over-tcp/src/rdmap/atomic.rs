@@ -1,37 +1,37 @@
-//! Atomic Operations on the wire, and their arithmetic (RFC 7306 §5).
+//! Atomic Operations: encoding and arithmetic (RFC 7306 §5).
 //!
-//! A request has an operation, a target of eight octets and up to four operands; a response has the value that the
-//! target had before. A separate Swap has no code point: it is a CmpSwap that compares nothing
-//! ([`AtomicOperation::swap`]). Values are numbers: big-endian on the wire, in memory as the machine has them.
+//! A request has an operation, a target of eight octets and up to four operands. A response has the original value of
+//! the target. Swap has no opcode of its own: it is a CmpSwap with an empty compare mask ([`AtomicOperation::swap`]).
+//! Values are integers: big-endian on the wire, in native byte order in memory.
 
 use super::RdmapError;
 use crate::ddp::{Stag, TaggedOffset};
 
-/// Octets of an Atomic Request behind the DDP header.
+/// Octets of an Atomic Request after the DDP header.
 pub const ATOMIC_REQUEST_OCTETS: usize = 52;
 
-/// Octets of an Atomic Response behind the DDP header.
+/// Octets of an Atomic Response after the DDP header.
 pub const ATOMIC_RESPONSE_OCTETS: usize = 12;
 
-/// Octets of an atomic's target, and their alignment (EXT-5.1-1).
+/// Octets of the target of an Atomic Operation, and their alignment (EXT-5.1-1).
 pub const ATOMIC_TARGET_OCTETS: u32 = 8;
 
 const FETCH_ADD: u8 = 0;
 const COMPARE_SWAP: u8 = 2;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// An atomic operation on eight octets of the peer's memory.
+/// Atomic Operation on eight octets of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOperation {
-    /// FetchAdd: adds `add`. Each bit that is set in `mask` ends a field: no carry leaves it (§5.1.1).
+    /// FetchAdd: adds `add`. Each bit set in `mask` is the last of a field: no carry crosses it (§5.1.1).
     FetchAdd {
         /// The addend.
         add: u64,
-        /// Last bits of fields; 0: one field of 64 bits.
+        /// Last bits of fields; 0 for one field of 64 bits.
         mask: u64,
     },
-    /// CmpSwap: if the value equals `compare` in the bits of `compare_mask`, it takes the bits of `swap_mask` from
-    /// `swap` (§5.1.2).
+    /// CmpSwap: if the value equals `compare` in the bits of `compare_mask`, the bits of `swap_mask` are replaced by
+    /// those of `swap` (§5.1.2).
     CompareSwap {
         /// The expected value.
         compare: u64,
@@ -45,16 +45,16 @@ pub enum AtomicOperation {
 }
 
 impl AtomicOperation {
-    /// Replaces the value, whatever it is.
+    /// Returns an operation that replaces any value.
     pub const fn swap(value: u64) -> Self {
         Self::CompareSwap { compare: 0, compare_mask: 0, swap: value, swap_mask: u64::MAX }
     }
 
-    /// The value that follows `original`.
+    /// Returns the new value for `original`.
     pub const fn apply(self, original: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // The sum of each field without its last bit; then the last bits, whose carry goes nowhere.
+                // The sum of each field without its last bit; then the last bits, whose carry is discarded.
                 let sum = (original & !mask).wrapping_add(add & !mask);
                 sum ^ (original ^ add) & mask
             }
@@ -68,26 +68,26 @@ impl AtomicOperation {
     }
 }
 
-/// An Atomic Request (RFC 7306 §5.2.1).
+/// Atomic Request (RFC 7306 §5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicRequest {
     /// The operation.
     pub operation: AtomicOperation,
-    /// Comes back in the response.
+    /// Identifier that the response returns.
     pub identifier: u32,
-    /// Buffer of the responder.
+    /// STag of the responder's buffer.
     pub stag: Stag,
-    /// Where in it.
+    /// Offset of the target in the buffer.
     pub offset: TaggedOffset,
 }
 
 impl AtomicRequest {
-    /// Reads the payload of a segment on the queue of Read Requests; `last` is the segment's L. Operands that the
-    /// operation does not use are not looked at.
+    /// Parses the payload of a segment on the queue of Read Requests; `last` is the segment's L. Operands that the
+    /// operation does not use are ignored.
     ///
     /// # Errors
-    /// [`RdmapError::Length`] unless the segment is a whole Atomic Request and nothing else;
-    /// [`RdmapError::AtomicOpcode`] (EXT-5.2.1-2).
+    /// [`RdmapError::Length`] unless the segment is exactly one Atomic Request; [`RdmapError::AtomicOpcode`]
+    /// (EXT-5.2.1-2).
     pub fn parse(payload: &[u8], last: bool) -> Result<Self, RdmapError> {
         let error = RdmapError::Length { octets: payload.len(), expected: ATOMIC_REQUEST_OCTETS };
         let octets: &[u8; ATOMIC_REQUEST_OCTETS] =
@@ -110,7 +110,7 @@ impl AtomicRequest {
         Ok(Self { operation, identifier: word(4), stag, offset })
     }
 
-    /// The octets behind the DDP header.
+    /// Encodes the octets after the DDP header.
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST_OCTETS] {
         let &Self { operation, identifier, stag, offset } = self;
         let (code, operands) = match operation {
@@ -131,20 +131,20 @@ impl AtomicRequest {
     }
 }
 
-/// An Atomic Response (RFC 7306 §5.2.2).
+/// Atomic Response (RFC 7306 §5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicResponse {
-    /// The request's.
+    /// Identifier of the request.
     pub identifier: u32,
-    /// The target's value before the operation.
+    /// Value of the target before the operation.
     pub original: u64,
 }
 
 impl AtomicResponse {
-    /// Reads the payload of a segment on the queue of Atomic Responses; `last` is the segment's L.
+    /// Parses the payload of a segment on the queue of Atomic Responses; `last` is the segment's L.
     ///
     /// # Errors
-    /// [`RdmapError::Length`] unless the segment is a whole Atomic Response and nothing else.
+    /// [`RdmapError::Length`] unless the segment is exactly one Atomic Response.
     pub fn parse(payload: &[u8], last: bool) -> Result<Self, RdmapError> {
         let error = RdmapError::Length { octets: payload.len(), expected: ATOMIC_RESPONSE_OCTETS };
         let octets: &[u8; ATOMIC_RESPONSE_OCTETS] =
@@ -154,7 +154,7 @@ impl AtomicResponse {
         Ok(Self { identifier, original: u64::from_be_bytes(original) })
     }
 
-    /// The octets behind the DDP header.
+    /// Encodes the octets after the DDP header.
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE_OCTETS] {
         let &Self { identifier, original } = self;
         let mut out = [0; ATOMIC_RESPONSE_OCTETS];

@@ -1,4 +1,4 @@
-//! Messages of RFC 7306, which an owner may do without: [`parse`](super::parse) knows them by opcode and queue only.
+//! Messages of RFC 7306, which an implementation may omit: [`parse`](super::parse) checks only their opcode and queue.
 
 use super::{AtomicRequest, AtomicResponse, Opcode, RdmapError};
 use crate::ddp::UntaggedSegment;
@@ -6,14 +6,14 @@ use crate::ddp::UntaggedSegment;
 /// Octets of immediate data.
 pub const IMMEDIATE_OCTETS: usize = 8;
 
-/// A message of RFC 7306.
+/// Message of RFC 7306.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// Immediate Data.
     Immediate {
-        /// The sink may raise an event.
+        /// True if the sink may raise an event.
         solicited: bool,
-        /// The octets.
+        /// Immediate data, in octets.
         data: [u8; IMMEDIATE_OCTETS],
     },
     /// An Atomic Request.
@@ -23,11 +23,11 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// Reads the payload of a segment with this opcode.
+    /// Parses the payload of a segment with this opcode.
     ///
     /// # Errors
-    /// [`RdmapError::Length`] unless the segment is the whole message and nothing else (EXT-6.3-2);
-    /// [`RdmapError::AtomicOpcode`]; [`RdmapError::Opcode`] for one of RFC 5040.
+    /// [`RdmapError::Length`] unless the segment is exactly the whole message (EXT-6.3-2);
+    /// [`RdmapError::AtomicOpcode`]; [`RdmapError::Opcode`] for an opcode of RFC 5040.
     #[cold]
     pub fn parse(
         opcode: Opcode,

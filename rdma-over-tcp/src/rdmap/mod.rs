@@ -1,13 +1,12 @@
 //! RDMAP: the operations (RFC 5040).
 //!
-//! The first octet of DDP's RsvdULP holds version and opcode; the opcode says on which kind of
-//! segment and queue a message travels. [`parse`] turns a ULPDU into an [`Inbound`] message part
-//! after all the checks that need no memory of earlier ones; sequence checks are
-//! [`ddp`](crate::ddp)'s receivers', memory checks the owner's of the memory. The functions that
-//! end in `header` build the way out. [`Segmenter`] cuts a message by the MULPDU of the moment.
+//! The first octet of DDP's RsvdULP holds version and opcode; the opcode determines the kind of segment and the queue
+//! of a message. [`parse`] converts a ULPDU to an [`Inbound`] message part after all checks that need no state. The
+//! receivers of [`ddp`](crate::ddp) check the sequence, and the owner of the memory checks access. The functions with
+//! the suffix `_header` encode outbound messages. [`Segmenter`] segments a message by the current MULPDU.
 //!
-//! Atomics and immediate data are those of RFC 7306; an owner that does not offer them refuses them as unexpected
-//! opcodes. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is buffered here.
+//! Atomic Operations and Immediate Data are those of RFC 7306; an implementation that does not support them rejects
+//! them as unexpected opcodes. Limits: a message is shorter than 2^32 octets (DDP-5.2-2). This module buffers no data.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -91,7 +90,7 @@ impl fmt::Display for Opcode {
 }
 
 impl Opcode {
-    /// Every opcode that has a meaning, in order of its number.
+    /// All assigned opcodes, in ascending order.
     pub const ALL: [Self; 12] = [
         Self::Write,
         Self::ReadRequest,
@@ -107,7 +106,7 @@ impl Opcode {
         Self::AtomicResponse,
     ];
 
-    /// Reads the control octet. Its reserved bits are not looked at (RDM-4.1-4).
+    /// Parses the control octet. Its reserved bits are ignored (RDM-4.1-4).
     ///
     /// # Errors
     /// [`RdmapError::Version`], [`RdmapError::Opcode`].
@@ -119,12 +118,12 @@ impl Opcode {
         Self::ALL.get(usize::from(opcode)).copied().ok_or(RdmapError::Opcode(opcode))
     }
 
-    /// The control octet: version 1 and this opcode.
+    /// Returns the control octet: version 1 and this opcode.
     pub const fn control(self) -> u8 {
         VERSION | self as u8
     }
 
-    /// Returns whether it is one of RFC 7306's.
+    /// True for an opcode of RFC 7306.
     pub const fn is_extension(self) -> bool {
         matches!(
             self,
@@ -132,7 +131,7 @@ impl Opcode {
         )
     }
 
-    /// The queue of an untagged message; `None` when the message is tagged (RDM-4.1-3).
+    /// Returns the queue of an untagged message; `None` if the message is tagged (RDM-4.1-3).
     pub const fn queue(self) -> Option<QueueNumber> {
         match self {
             Self::Write | Self::ReadResponse => None,
@@ -149,7 +148,7 @@ impl Opcode {
     }
 }
 
-/// The four ways to send.
+/// Kind of Send message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendKind {
     /// Send.
@@ -163,7 +162,7 @@ pub enum SendKind {
 }
 
 impl SendKind {
-    /// The opcode.
+    /// Returns the opcode.
     pub const fn opcode(self) -> Opcode {
         match self {
             Self::Plain => Opcode::Send,
@@ -173,12 +172,12 @@ impl SendKind {
         }
     }
 
-    /// The sink may raise an event.
+    /// True if the sink may raise an event.
     pub const fn is_solicited(self) -> bool {
         matches!(self, Self::Solicited | Self::SolicitedInvalidate(_))
     }
 
-    /// The STag that the sink is to invalidate (RDM-4.1-2).
+    /// Returns the STag that the sink is to invalidate (RDM-4.1-2).
     pub const fn invalidate(self) -> Option<Stag> {
         match self {
             Self::Plain | Self::Solicited => None,
@@ -187,41 +186,41 @@ impl SendKind {
     }
 }
 
-/// An error that RDMAP finds in a segment.
+/// Error detected by RDMAP in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum RdmapError {
-    /// DDP's finding.
+    /// Error detected by DDP.
     #[error(transparent)]
     Ddp(#[from] DdpError),
     /// RV is not 1.
     #[error("RDMAP version {0}")]
     Version(u8),
-    /// No such opcode.
+    /// Unknown opcode.
     #[error("opcode {0}")]
     Opcode(u8),
-    /// The opcode does not travel on this kind of segment (RDM-4.1-3).
+    /// The opcode is not valid for this kind of segment (RDM-4.1-3).
     #[error("{opcode} on {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
     SegmentKind {
-        /// As received.
+        /// Opcode received.
         opcode: Opcode,
-        /// The segment was tagged.
+        /// True if the segment was tagged.
         tagged: bool,
     },
-    /// A message of a fixed length that is not one segment of exactly so many octets behind the DDP header.
+    /// A message of fixed length that is not one segment of exactly that many octets after the DDP header.
     #[error("message of {octets} octets, {expected} are due")]
     Length {
-        /// Payload of the segment.
+        /// Octets of the segment's payload.
         octets: usize,
-        /// Length of the message.
+        /// Octets of the message.
         expected: usize,
     },
-    /// No such Atomic Operation (EXT-5.2.1-2).
+    /// Unknown Atomic Operation (EXT-5.2.1-2).
     #[error("atomic operation {0}")]
     AtomicOpcode(u8),
 }
 
 impl RdmapError {
-    /// The number for a Terminate.
+    /// Returns the error code for a Terminate.
     pub const fn wire(self) -> WireError {
         match self {
             Self::Ddp(error) => error.wire(),
@@ -240,47 +239,46 @@ impl RdmapError {
 pub enum Inbound<'a> {
     /// Part of an RDMA Write.
     Write {
-        /// Where it goes.
+        /// Placement of the payload.
         segment: TaggedSegment,
-        /// The payload.
+        /// Payload.
         payload: &'a [u8],
     },
     /// Part of a Read Response.
     ReadResponse {
-        /// Where it goes.
+        /// Placement of the payload.
         segment: TaggedSegment,
-        /// The payload.
+        /// Payload.
         payload: &'a [u8],
     },
     /// A Read Request.
     ReadRequest {
-        /// Its place in the queue.
+        /// Position in the queue.
         segment: UntaggedSegment,
         /// The request.
         request: ReadRequest,
     },
     /// Part of a Send of any kind.
     Send {
-        /// Its place in the queue.
+        /// Position in the queue.
         segment: UntaggedSegment,
-        /// Which kind.
+        /// Kind of Send.
         kind: SendKind,
-        /// The payload, for the receive buffer.
+        /// Payload, for the receive buffer.
         payload: &'a [u8],
     },
-    /// A message of RFC 7306, to be read by [`Extension::parse`].
+    /// A message of RFC 7306, to be parsed by [`Extension::parse`].
     Extension {
-        /// Its place in its queue.
+        /// Position in its queue.
         segment: UntaggedSegment,
-        /// Which.
+        /// Opcode of the message.
         opcode: Opcode,
-        /// The message.
+        /// Payload of the segment.
         payload: &'a [u8],
     },
-    /// A Terminate, to be read by [`ReceivedTerminate::parse`]. Whatever it holds, it ends the
-    /// stream.
+    /// A Terminate, to be parsed by [`ReceivedTerminate::parse`]. Any Terminate ends the stream.
     Terminate {
-        /// Its place in the queue.
+        /// Position in the queue.
         segment: UntaggedSegment,
         /// The Terminate message.
         payload: &'a [u8],
@@ -330,8 +328,7 @@ pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
     }
 }
 
-/// Header of a part of an RDMA Write. `offset` is where this part goes, not where the message
-/// begins.
+/// Header of a part of an RDMA Write. `offset` is the tagged offset of this part, not of the message.
 pub fn write_header(last: bool, stag: Stag, offset: TaggedOffset) -> HeaderOctets {
     let ulp = Opcode::Write.control();
     Segment::Tagged(TaggedSegment { last, ulp, stag, offset }).emit()
@@ -343,7 +340,7 @@ pub fn read_response_header(last: bool, stag: Stag, offset: TaggedOffset) -> Hea
     Segment::Tagged(TaggedSegment { last, ulp, stag, offset }).emit()
 }
 
-/// Header of a part of a Send that starts `offset` octets into the message.
+/// Header of a part of a Send, `offset` octets after the start of the message.
 pub fn send_header(last: bool, kind: SendKind, msn: Msn, offset: u32) -> HeaderOctets {
     let segment = UntaggedSegment {
         last,
@@ -356,14 +353,14 @@ pub fn send_header(last: bool, kind: SendKind, msn: Msn, offset: u32) -> HeaderO
     Segment::Untagged(segment).emit()
 }
 
-/// All of a Read Request.
+/// Encodes a whole Read Request.
 pub fn read_request_header(msn: Msn, request: &ReadRequest) -> HeaderOctets {
     let mut header = whole_untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn);
     header.push(&request.emit());
     header
 }
 
-/// All of an Immediate Data message.
+/// Encodes a whole Immediate Data message.
 pub fn immediate_header(solicited: bool, msn: Msn, data: [u8; IMMEDIATE_OCTETS]) -> HeaderOctets {
     let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
     let mut header = whole_untagged(opcode, QueueNumber::SEND, msn);
@@ -371,32 +368,31 @@ pub fn immediate_header(solicited: bool, msn: Msn, data: [u8; IMMEDIATE_OCTETS])
     header
 }
 
-/// All of an Atomic Request.
+/// Encodes a whole Atomic Request.
 pub fn atomic_request_header(msn: Msn, request: &AtomicRequest) -> HeaderOctets {
     let mut header = whole_untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn);
     header.push(&request.emit());
     header
 }
 
-/// All of an Atomic Response.
+/// Encodes a whole Atomic Response.
 pub fn atomic_response_header(msn: Msn, response: &AtomicResponse) -> HeaderOctets {
     let mut header = whole_untagged(Opcode::AtomicResponse, QueueNumber::ATOMIC_RESPONSE, msn);
     header.push(&response.emit());
     header
 }
 
-/// All of a Terminate. There is one per stream, so it has the first number of its queue.
+/// Encodes a whole Terminate. There is one per stream, so it has the first MSN of its queue.
 pub fn terminate_header(terminate: &Terminate) -> HeaderOctets {
     let mut header = whole_untagged(Opcode::Terminate, QueueNumber::TERMINATE, Msn::FIRST);
     terminate.emit_into(&mut header);
     header
 }
 
-/// The STag of tagged RTR messages. No memory is touched, but adapters exist that refuse STag 0.
+/// STag of tagged RTR messages. No memory is accessed, but some adapters reject STag 0.
 const RTR_STAG: Stag = Stag(1);
 
-/// The RTR message of an initiator: its first FPDU, without payload. A Send or a Read takes the
-/// first number of its queue.
+/// RTR message of an initiator: its first FPDU, without payload. A Send or a Read has the first MSN of its queue.
 pub fn rtr_header(kind: RtrKind) -> HeaderOctets {
     match kind {
         RtrKind::Write => write_header(true, RTR_STAG, TaggedOffset(0)),

@@ -1,31 +1,31 @@
-//! RDMA Read: the request on the wire, and what the requester expects in return.
+//! RDMA Read: encoding of the request, and checks of the response at the requester.
 
 use super::RdmapError;
 use crate::ddp::{DdpError, Stag, TaggedOffset, TaggedSegment};
 
-/// Octets of a Read Request behind the DDP header.
+/// Octets of a Read Request after the DDP header.
 pub const READ_REQUEST_OCTETS: usize = 28;
 
-/// A Read Request (RFC 5040 §4.4).
+/// Read Request (RFC 5040 §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadRequest {
-    /// Buffer of the requester; goes into the response unchanged (RDM-4.4-2).
+    /// STag of the requester's buffer; copied unchanged to the response (RDM-4.4-2).
     pub sink_stag: Stag,
-    /// Where in it.
+    /// Offset in the requester's buffer.
     pub sink_offset: TaggedOffset,
-    /// Octets to read. With 0 the source is not looked at (RDM-5.2.1-6).
+    /// Octets to read. If 0, the source is not checked (RDM-5.2.1-6).
     pub octets: u32,
-    /// Buffer of the responder.
+    /// STag of the responder's buffer.
     pub source_stag: Stag,
-    /// Where in it.
+    /// Offset in the responder's buffer.
     pub source_offset: TaggedOffset,
 }
 
 impl ReadRequest {
-    /// Reads the payload of a segment on the queue of Read Requests; `last` is the segment's L.
+    /// Parses the payload of a segment on the queue of Read Requests; `last` is the segment's L.
     ///
     /// # Errors
-    /// [`RdmapError::Length`] unless the segment is a whole Read Request and nothing else.
+    /// [`RdmapError::Length`] unless the segment is exactly one Read Request.
     pub fn parse(payload: &[u8], last: bool) -> Result<Self, RdmapError> {
         let error = RdmapError::Length { octets: payload.len(), expected: READ_REQUEST_OCTETS };
         let octets: &[u8; READ_REQUEST_OCTETS] = payload.try_into().map_err(|_| error)?;
@@ -46,7 +46,7 @@ impl ReadRequest {
         }
     }
 
-    /// The octets behind the DDP header.
+    /// Encodes the octets after the DDP header.
     pub fn emit(&self) -> [u8; READ_REQUEST_OCTETS] {
         let &Self { sink_stag, sink_offset, octets, source_stag, source_offset } = self;
         let mut out = [0; READ_REQUEST_OCTETS];
@@ -58,8 +58,8 @@ impl ReadRequest {
         out
     }
 
-    /// The rest of the request after `octets` have been answered: the form in which a Terminate
-    /// returns a request that failed midway (RFC 5040 §4.8).
+    /// Returns the remaining request after `octets` have been answered. A Terminate returns a partly answered request
+    /// in this form (RFC 5040 §4.8).
     #[must_use]
     pub fn advanced(&self, octets: u32) -> Self {
         let octets = octets.min(self.octets);
@@ -73,38 +73,38 @@ impl ReadRequest {
     }
 }
 
-/// A read whose response is awaited, at the requester. Responses come in the order of requests
-/// (RDM-5.2.2-3): segments of Read Responses belong to the oldest one.
+/// Outstanding read at the requester. Responses arrive in the order of requests (RDM-5.2.2-3): segments of Read
+/// Responses belong to the oldest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingRead {
     sink_stag: Stag,
     sink_offset: TaggedOffset,
     octets: u32,
     received: u32,
-    /// A segment has come, and it was not the last.
+    /// True if a segment was received and it was not the last.
     is_in_message: bool,
 }
 
 impl PendingRead {
-    /// The read of this request.
+    /// Creates the outstanding read of this request.
     pub const fn new(request: &ReadRequest) -> Self {
         let &ReadRequest { sink_stag, sink_offset, octets, source_stag: _, source_offset: _ } =
             request;
         Self { sink_stag, sink_offset, octets, received: 0, is_in_message: false }
     }
 
-    /// Returns whether the response has begun and not ended.
+    /// True if a part of the response was received, but not the last.
     pub const fn is_in_message(&self) -> bool {
         self.is_in_message
     }
 
-    /// Compares a segment of the response with the request (RDM-5.2.2-5): STag, next offset, and
-    /// length when it is the last. The sink needs no remote write right then. Returns the place of
-    /// the payload, in octets from the start of the sink, and whether the read is complete.
+    /// Compares a segment of the response with the request (RDM-5.2.2-5): STag, next offset, and length if it is the
+    /// last. The sink needs no remote write access for that. Returns the offset of the payload from the start of the
+    /// sink, in octets, and true if the read is complete.
     ///
     /// # Errors
-    /// [`DdpError::InvalidStag`] or [`DdpError::Bounds`]; nothing has changed then. A zero-length
-    /// response is compared as well, except for its STag and offset (DDP-5.2-7).
+    /// [`DdpError::InvalidStag`] or [`DdpError::Bounds`]; the state is then unchanged. A zero-length response is
+    /// compared as well, except for its STag and offset (DDP-5.2-7).
     pub fn accept(
         &mut self,
         segment: &TaggedSegment,

@@ -1,13 +1,11 @@
-//! Terminate: the last message of a stream that failed (RFC 5040 §4.8).
+//! Terminate: the last message of a failed stream (RFC 5040 §4.8).
 //!
-//! On the wire, behind the untagged DDP header: layer and type (a nibble each), code, flags M D R,
-//! a zero octet, then with D the length of the offending segment and its DDP header, then with R
-//! its Read Request header.
+//! On the wire, after the untagged DDP header: layer and type (a nibble each), code, flags M D R, a zero octet, then
+//! with D the length of the offending segment and its DDP header, then with R its Read Request header.
 //!
-//! Linux siw lays these fields out as C bit fields, so little-endian hosts send layer and type
-//! exchanged and M, D, R as the low bits 0x01, 0x02, 0x04. [`ReceivedTerminate`] reads both forms,
-//! decides which was meant, and keeps both readings for the log. No Terminate is invalid: any ends
-//! the stream.
+//! Linux siw defines these fields as C bit fields, so little-endian hosts send layer and type swapped and M, D, R as
+//! the low bits 0x01, 0x02, 0x04. [`ReceivedTerminate`] parses both forms, selects the likely one, and keeps both for
+//! the log. No Terminate is invalid: any ends the stream.
 
 use core::fmt;
 
@@ -17,10 +15,10 @@ use crate::{
     error::{ErrorNumber, WireError},
 };
 
-/// Octets of the largest Terminate behind its DDP header.
+/// Octets of the largest Terminate after its DDP header.
 pub const TERMINATE_OCTETS_MAX: usize = 4 + 2 + UNTAGGED_OCTETS + READ_REQUEST_OCTETS;
 
-/// M, D, R.
+/// Flags M, D and R.
 #[derive(Clone, Copy)]
 struct Flags {
     length_valid: u8,
@@ -33,30 +31,29 @@ const SWAPPED_FLAGS: Flags = Flags { length_valid: 0x01, ddp: 0x02, read: 0x04 }
 const RFC_FLAG_BITS: u8 = 0xe0;
 const SWAPPED_FLAG_BITS: u8 = 0x07;
 
-/// A Terminate: why, and of which segment.
+/// Terminate message: the error, and the offending segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terminate {
-    /// Why.
+    /// Layer, type and code of the error.
     pub number: ErrorNumber,
-    /// Octets of the offending ULPDU, DDP header included. Some senders leave the header out.
+    /// Octets of the offending ULPDU, DDP header included. Some senders do not count the header.
     pub segment_octets: Option<u16>,
-    /// DDP header of the offending segment, as it came.
+    /// DDP header of the offending segment, as received.
     pub header: Option<HeaderCopy>,
-    /// Read Request header of the offending segment; of a read that failed midway, what was left of it.
+    /// Read Request header of the offending segment; of a read that failed midway, its unanswered rest.
     pub read_request: Option<ReadRequest>,
 }
 
 impl Terminate {
-    /// A Terminate without a header copy: local and LLP errors (RDM-7.1-2).
+    /// Creates a Terminate without a header copy: local and LLP errors (RDM-7.1-2).
     pub const fn new(error: WireError) -> Self {
         Self { number: error.number(), segment_octets: None, header: None, read_request: None }
     }
 
-    /// A Terminate for an error found in an inbound ULPDU, with the headers that belong to that
-    /// kind of error (RFC 5040 §4.8, figure 10; RDM-7.1-3, RDM-7.1-4): none for local and LLP
-    /// errors, the DDP header and the length for errors of DDP and of RDMAP operations, the Read
-    /// Request header too for protection errors. Of a ULPDU that is shorter than its DDP header
-    /// nothing is returned.
+    /// Creates a Terminate for an error in an inbound ULPDU, with the headers of that kind of error (RFC 5040 §4.8,
+    /// figure 10; RDM-7.1-3, RDM-7.1-4). Local and LLP errors have none. Errors of DDP and of RDMAP operations have the
+    /// DDP header and the length. Protection errors have the Read Request header, too. A ULPDU shorter than its DDP
+    /// header is not returned.
     pub fn for_ulpdu(error: WireError, ulpdu: &[u8]) -> Self {
         let terminate = Self::new(error);
         let ErrorNumber { layer, etype, code: _ } = terminate.number;
@@ -77,20 +74,20 @@ impl Terminate {
         }
     }
 
-    /// A Terminate for a Read Request with this DDP header, of which `left` cannot be answered any more (RDM-7.1-4).
+    /// Creates a Terminate for a Read Request with this DDP header, of which `left` cannot be answered (RDM-7.1-4).
     pub fn for_read(error: WireError, header: HeaderCopy, left: ReadRequest) -> Self {
         let read_request = Some(left);
         Self { read_request, ..Self::for_request(error, header, READ_REQUEST_OCTETS) }
     }
 
-    /// A Terminate for another request with this DDP header and so many octets behind it, which cannot be answered any
-    /// more (EXT-8.1-1).
+    /// Creates a Terminate for another request with this DDP header and `octets` octets after it, which cannot be
+    /// answered (EXT-8.1-1).
     pub fn for_request(error: WireError, header: HeaderCopy, octets: usize) -> Self {
         let segment_octets = u16::try_from(header.len() + octets).ok();
         Self { segment_octets, header: Some(header), ..Self::new(error) }
     }
 
-    /// The DDP header of the offending segment, unless it cannot be read.
+    /// Parses the DDP header of the offending segment; `None` if it cannot be parsed.
     pub fn segment(&self) -> Option<Segment> {
         self.header?.segment()
     }
@@ -123,7 +120,7 @@ impl Terminate {
         }
     }
 
-    /// Reads fields that stand behind the control word, as far as they are there.
+    /// Parses the fields after the control word, as far as they are present.
     fn with_headers(number: ErrorNumber, flags: u8, known: Flags, rest: &[u8]) -> Self {
         let mut terminate = Self { number, segment_octets: None, header: None, read_request: None };
         if flags & known.ddp == 0 {
@@ -154,50 +151,49 @@ impl fmt::Display for Terminate {
     }
 }
 
-/// Where a stream stands when a Terminate arrives. Errors of start-up and errors of operation have
-/// numbers that an exchange of layer and type maps to each other.
+/// Phase of a stream at the receipt of a Terminate. Start-up errors and operation errors have codes that are equal
+/// after layer and type are swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TerminatePhase {
-    /// No FPDU but this one has been received since the Reply was sent.
+    /// No other FPDU was received since the Reply was sent.
     Startup,
-    /// Later.
+    /// An FPDU was received before.
     Operation,
 }
 
-/// Which form a Terminate has.
+/// Form of a Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reading {
-    /// As in the RFC.
+    /// As in RFC 5040.
     Rfc,
-    /// Layer and type exchanged.
+    /// Layer and type swapped.
     Swapped,
 }
 
-/// A Terminate as received, in both readings.
+/// Terminate as received, parsed in both forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedTerminate {
-    /// By the RFC.
+    /// Parsed as in RFC 5040.
     pub rfc: Terminate,
-    /// With layer and type exchanged.
+    /// Parsed with layer and type swapped.
     pub swapped: Terminate,
-    /// Which of them was meant.
+    /// Form selected.
     pub reading: Reading,
 }
 
 impl ReceivedTerminate {
-    /// Reads what follows the DDP header; `None` when not even the error is there. Headers that are
-    /// cut short are left out.
+    /// Parses the octets after the DDP header; `None` if the error is incomplete. Truncated headers are omitted.
     pub fn parse(payload: &[u8], phase: TerminatePhase) -> Option<Self> {
         let (&[kind, code, flags, _reserved], rest) = payload.split_first_chunk()?;
         let number = ErrorNumber { layer: kind >> 4, etype: kind & 0x0f, code };
         Some(Self {
             rfc: Terminate::with_headers(number, flags, RFC_FLAGS, rest),
             swapped: Terminate::with_headers(number.swapped(), flags, SWAPPED_FLAGS, rest),
-            reading: decide(number, flags, phase),
+            reading: select_form(number, flags, phase),
         })
     }
 
-    /// The reading that was meant.
+    /// Returns the Terminate in the selected form.
     pub const fn meant(&self) -> &Terminate {
         match self.reading {
             Reading::Rfc => &self.rfc,
@@ -207,7 +203,7 @@ impl ReceivedTerminate {
 }
 
 impl fmt::Display for ReceivedTerminate {
-    /// The error that was meant, and the numbers on the wire when they say something else.
+    /// Writes the error in the selected form, and the numbers on the wire if they differ.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rfc, swapped, reading } = self;
         match reading {
@@ -217,9 +213,9 @@ impl fmt::Display for ReceivedTerminate {
     }
 }
 
-/// Flags determine the form where there are any; then a number that exists in one form only; then the
-/// phase, because MPA's numbers 05 to 07 belong to start-up.
-fn decide(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
+/// The flags, if any, determine the form; otherwise a number that exists in one form only; otherwise the phase, because
+/// MPA's codes 05 to 07 belong to start-up.
+fn select_form(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
     if flags & RFC_FLAG_BITS != 0 {
         return Reading::Rfc;
     }
@@ -227,8 +223,7 @@ fn decide(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
         return Reading::Swapped;
     }
     let swapped = number.swapped();
-    // A local catastrophic error has the same two nibbles either way, and type 1 does not exist in
-    // the LLP.
+    // A local catastrophic error has equal nibbles in both forms, and the LLP has no type 1.
     match (number.known(), swapped.known()) {
         _ if number == swapped => Reading::Rfc,
         (Some(_), None) => Reading::Rfc,

@@ -1,4 +1,4 @@
-//! Messages on the right segments and queues, reads and their responses, Terminates in both forms.
+//! Messages on the required segments and queues, reads and their responses, Terminates in both forms.
 
 use alloc::{string::ToString, vec, vec::Vec};
 
@@ -31,13 +31,13 @@ fn refusal(ulpdu: &[u8]) -> WireError {
     parse(ulpdu).unwrap_err().wire()
 }
 
-/// The message of RFC 7306 in a ULPDU, and its place.
+/// Returns the message of RFC 7306 in a ULPDU, and its header.
 fn extension(ulpdu: &[u8]) -> Result<(UntaggedSegment, Extension), RdmapError> {
     let Inbound::Extension { segment, opcode, payload } = parse(ulpdu)? else { panic!("none") };
     Ok((segment, Extension::parse(opcode, &segment, payload)?))
 }
 
-// RDM-4.1-3, RDM-7.2-1, EXT-4.1-1, EXT-5-3, EXT-5.2-1: each opcode on each kind of segment and each queue.
+// RDM-4.1-3, RDM-7.2-1, EXT-4.1-1, EXT-5-3, EXT-5.2.1-1: each opcode on each kind of segment and each queue.
 #[test]
 fn opcodes_segments_and_queues() {
     for opcode in 0..16u8 {
@@ -77,7 +77,7 @@ fn opcodes_segments_and_queues() {
     }
 }
 
-// RDM-4.1-4: RV must be 1, reserved bits may be anything.
+// RDM-4.1-4: RV must be 1, reserved bits may have any value.
 #[test]
 fn versions_and_reserved_bits() {
     for bits in 0..16u8 {
@@ -93,7 +93,7 @@ fn versions_and_reserved_bits() {
     }
 }
 
-// RDM-4.1-2: only the Invalidate opcodes look at the STag.
+// RDM-4.1-2: only the Invalidate opcodes use the STag.
 #[test]
 fn kinds_of_send() {
     let stag = Stag(0x1234_5678);
@@ -115,8 +115,7 @@ fn kinds_of_send() {
     }
 }
 
-// Negative vectors: ULPDU_Length 12 with opcode 3, Read Requests that are longer, shorter or in
-// pieces.
+// Negative vectors: ULPDU_Length 12 with opcode 3, Read Requests that are longer, shorter or segmented.
 #[test]
 fn lengths() {
     assert_eq!(refusal(&untagged(3, 0, b"")[..12]), WireError::MpaMarker);
@@ -149,7 +148,7 @@ fn lengths_of_extensions() {
     }
 }
 
-// EXT-5-2, EXT-5.2.1-2: two operations have a number; the bits before it are not looked at.
+// EXT-5-2, EXT-5.2.1-2: two operations are assigned; the bits before the opcode are ignored.
 #[test]
 fn atomic_opcodes() {
     for bits in 0..=255_u8 {
@@ -172,7 +171,7 @@ fn atomic_opcodes() {
     }
 }
 
-/// FetchAdd bit by bit, as RFC 7306 §5.1.1 has it.
+/// FetchAdd bit by bit, as specified in RFC 7306 §5.1.1.
 fn add_by_bits(original: u64, add: u64, mask: u64) -> u64 {
     let (mut value, mut carry) = (0, 0);
     for bit in 0..64 {
@@ -285,7 +284,7 @@ proptest! {
         }
     }
 
-    // EXT-5.1.2-1: the old value, or the one with the bits swapped.
+    // EXT-5.1.2-1: the original value, or the value with the bits swapped.
     #[test]
     fn swaps_in_fields(original in any::<u64>(), operands in any::<[u64; 4]>()) {
         let [compare, compare_mask, swap, swap_mask] = operands;
@@ -307,7 +306,7 @@ proptest! {
         opcode in 0..16u8,
         shape in any::<Option<bool>>(),
     ) {
-        // Most octets are no DDP at all: some are given the shape of it.
+        // Few random octets are valid DDP: some get a valid header.
         if let (Some(is_tagged), [control, ulp, ..]) = (shape, &mut octets[..]) {
             *control = if is_tagged { 0xc1 } else { 0x41 };
             *ulp = VERSION | opcode;
@@ -332,10 +331,9 @@ proptest! {
         }
     }
 
-    // DDP-5.2-1, DDP-5.2-4, MPA-3-3, MPA-4.5-4: all octets once, in order, last exactly once, as
-    // large as fits.
+    // DDP-5.2-1, DDP-5.2-4, MPA-3-3, MPA-4.5-4: all octets once, in order, L exactly once, segments of maximum size.
     #[test]
-    fn messages_are_cut_completely(
+    fn messages_are_segmented_completely(
         octets in 0..500_000u32,
         mulpdus in vec_of(128..=64_768u16, 1..9),
     ) {
@@ -356,7 +354,7 @@ proptest! {
     }
 }
 
-// DDP-5.2-6, RDM-5.1-3: a message of no octets is one segment.
+// DDP-5.2-6, RDM-5.1-3: a message of zero octets is one segment.
 #[test]
 fn empty_message() {
     let mut segmenter = Segmenter::new(0);
@@ -364,10 +362,10 @@ fn empty_message() {
     assert_eq!(segmenter.next(128, 18), None);
 }
 
-// The rest of a TCP segment may have room for exactly the header of an empty message, such as a Read
-// Request, whose fields are its header.
+// The rest of a TCP segment may have room for exactly the header of an empty message, such as a Read Request, whose
+// fields are its header.
 #[test]
-fn an_empty_message_needs_no_room_behind_its_header() {
+fn empty_message_needs_header_room_only() {
     for header_octets in [TAGGED_OCTETS, 46] {
         let cut = Segmenter::new(0).next(header_octets as u16, header_octets);
         assert_eq!(cut, Some(Cut { offset: 0, octets: 0, last: true }));
@@ -376,7 +374,7 @@ fn an_empty_message_needs_no_room_behind_its_header() {
 
 #[test]
 #[should_panic(expected = "for a header of 18")]
-fn a_message_needs_room_behind_its_header() {
+fn missing_payload_room_panics() {
     Segmenter::new(1).next(18, 18);
 }
 
@@ -415,7 +413,7 @@ fn pending_read() {
     assert_eq!(read.accept(&response(1300, true), 0), Ok((300, true)));
 }
 
-// DDP-5.2-7, RDM-5.2.1-7: STag and offset of an empty response mean nothing, its length does.
+// DDP-5.2-7, RDM-5.2.1-7: STag and offset of an empty response are not checked, its length is.
 #[test]
 fn empty_read() {
     let mut read = PendingRead::new(&request(0));
@@ -424,7 +422,7 @@ fn empty_read() {
     assert_eq!(read.accept(&elsewhere, 0), Ok((0, true)));
 }
 
-// RFC 5040 §4.8: a read that failed midway comes back with what is left of it.
+// RFC 5040 §4.8: a read that failed midway is returned with its unanswered rest.
 #[test]
 fn advanced_request() {
     let left = request(300).advanced(200);
@@ -434,7 +432,7 @@ fn advanced_request() {
     assert_eq!(request(300).advanced(301).octets, 0);
 }
 
-// RDM-7.1-2..4: which headers go with which error.
+// RDM-7.1-2..4: headers returned for each error.
 #[test]
 fn headers_in_a_terminate() {
     let read = read_request_header(Msn::FIRST, &request(300));
@@ -452,7 +450,7 @@ fn headers_in_a_terminate() {
         let octets = 22 + if has_header { 20 } else { 0 } + if is_protection { 28 } else { 0 };
         assert_eq!(terminate_header(&terminate).len(), octets);
     }
-    // A segment of another version of DDP can be returned, one that is too short cannot.
+    // A segment of another version of DDP is returned, a truncated one is not.
     let terminate = Terminate::for_ulpdu(WireError::UntaggedVersion, &[0x42; 30]);
     assert_eq!((terminate.segment_octets, terminate.segment()), (Some(30), None));
     assert_eq!(terminate_header(&terminate)[24..], [0x42; 18]);
@@ -460,8 +458,8 @@ fn headers_in_a_terminate() {
     assert_eq!(terminate, Terminate::new(WireError::UntaggedVersion));
 }
 
-// RDM-7.1-3, RDM-7.1-4: the headers are returned as they came, reserved bits included. They do not hide what is a Read
-// Request.
+// RDM-7.1-3, RDM-7.1-4: the headers are returned as received, reserved bits included. Those bits do not change the type
+// of the message.
 #[test]
 fn returned_headers_are_the_peers_octets() {
     let mut read = read_request_header(Msn::FIRST, &request(300)).to_vec();
@@ -479,7 +477,7 @@ fn returned_headers_are_the_peers_octets() {
     assert_eq!(octets[24..], write[..14]);
 }
 
-// RDM-4.8-1, RDM-4.8-2, and the two forms: octets, meaning at start-up, meaning in operation.
+// RDM-4.8-1, RDM-4.8-2, and the two forms: octets, error at start-up, error in operation.
 #[test]
 fn both_forms_of_a_terminate() {
     let same = |number| (number, number);
@@ -506,7 +504,7 @@ fn both_forms_of_a_terminate() {
         ([0x01, 0x03, 0x00], same((0, 1, 3))),
         ([0x33, 0x00, 0x00], same((3, 3, 0))),
         ([0x45, 0x00, 0x00], same((4, 5, 0))),
-        // Only the phase shows.
+        // Only the phase distinguishes the forms.
         ([0x20, 0x05, 0x00], ((2, 0, 5), (0, 2, 5))),
         ([0x20, 0x06, 0x00], ((2, 0, 6), (0, 2, 6))),
         ([0x02, 0x05, 0x00], ((2, 0, 5), (0, 2, 5))),
@@ -524,9 +522,9 @@ fn both_forms_of_a_terminate() {
     }
 }
 
-// The text for a log.
+// Text for the log.
 #[test]
-fn words_for_a_terminate() {
+fn terminate_display() {
     let words = |octets: [u8; 4]| {
         ReceivedTerminate::parse(&octets, TerminatePhase::Operation).unwrap().to_string()
     };
@@ -535,9 +533,9 @@ fn words_for_a_terminate() {
     assert_eq!(words([0x33, 0x04, 0, 0]), "unknown error (3/3/04)");
 }
 
-// RDM-4.8-3, RDM-4.8-4: headers as far as they are there; a Terminate cut behind its control word.
+// RDM-4.8-3, RDM-4.8-4: headers as far as they are present; a Terminate truncated after its control word.
 #[test]
-fn terminates_cut_short() {
+fn truncated_terminates_are_parsed() {
     let read = read_request_header(Msn::FIRST, &request(300));
     let whole = Terminate::for_ulpdu(WireError::ProtectionBounds, &read);
     let octets = terminate_header(&whole);

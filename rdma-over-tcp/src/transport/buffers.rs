@@ -10,7 +10,7 @@ use crate::mpa::GatherList;
 /// Net buffers kept for reuse.
 const SPARE_MAX: usize = 1024;
 
-/// FPDUs are MDLs of a net buffer.
+/// FPDUs are the MDLs of a net buffer.
 impl GatherList for NetBuffer {
     type Payload = Span;
 
@@ -43,7 +43,7 @@ impl GatherList for Buffers {
     }
 }
 
-/// Storage of completed lists: one empty net buffer each.
+/// Storage of completed lists for reuse: one empty net buffer each.
 #[derive(Default, Debug)]
 pub(super) struct Spare(Vec<Vec<NetBuffer>>);
 

@@ -1,11 +1,11 @@
-//! Connections in the host stack as a transport: a stream that the offload target does not have, or does not have
-//! everything of.
+//! Transport over connections in the host stack: streams that the offload target does not own, or not completely.
 //!
-//! A stream has a [`HostStream`] from the moment its connection is in the host, or leaves the target, until the target
-//! has it and was given everything that waited. [`Switch`] decides what is given to which stack.
+//! A stream has a [`HostStream`] from the time its connection is created in the host or uploaded by the target. It is
+//! removed when the target owns the connection and has received all queued requests. [`Switch`] selects the stack for
+//! each request.
 //!
-//! The host copies what it sends into smoltcp's buffer on a thread of its own, whenever there is room. So payload in
-//! registered memory is copied here, on the thread that places received data.
+//! The host copies the data to send into smoltcp's buffer on a thread of its own, whenever there is room. Payload in
+//! registered memory is therefore copied first, on the thread that places received data.
 
 use host_stack::{socket::SEND_CREDIT_BYTES, stream::OffloadState, switch::Switch};
 use offload_engine::{nbl::NetBufferList, time::Instant};
@@ -13,10 +13,10 @@ use offload_engine::{nbl::NetBufferList, time::Instant};
 use super::buffers::{Buffers, Spare};
 use crate::rnic::transport::LlpStream;
 
-/// Bytes of the largest segment until the host stack has reported it: every path carries them (RFC 9293 §3.7.1).
+/// Bytes of the largest segment until the host stack reports it: every path supports it (RFC 9293 §3.7.1).
 const DEFAULT_MSS: usize = 536;
 
-/// Stream that the target does not have, or does not have everything of.
+/// Stream that the target does not own, or not completely.
 #[derive(Debug)]
 pub(super) struct HostStream {
     pub(super) switch: Switch,
@@ -30,7 +30,7 @@ impl HostStream {
     }
 }
 
-/// Access to such a stream. Requests wait in its switch.
+/// I/O of such a stream. Its switch queues the requests.
 pub(super) struct HostIo<'a> {
     pub(super) now: Instant,
     pub(super) stream: &'a mut HostStream,
@@ -82,17 +82,17 @@ impl LlpStream for HostIo<'_> {
     }
 
     fn path_octets(&self) -> usize {
-        // The credit is the limit.
+        // The send credit is the limit.
         usize::MAX
     }
 
     fn detach_tail(&mut self, _octets_max: usize) -> bool {
-        // All is copied; but the host answers for it, so it is done when acknowledged.
+        // All data is copied, but it is held in the host: it completes when acknowledged.
         false
     }
 
     fn detach_withdrawn(&mut self) {
-        // All that waits here is copied. What an upload has brought keeps its memory until it is acknowledged.
+        // All queued data is copied. Uploaded data keeps its memory until it is acknowledged.
     }
 
     fn effective_mss(&self) -> usize {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::mpa::GatherList;
 
-    // Sends are copies: the memory is the consumer's, and peers may write it.
+    // Sends are copies: the memory belongs to the consumer, and peers may write it.
     #[test]
     fn payload_is_copied() {
         let mut switch = Switch::opening();

@@ -1,8 +1,8 @@
-//! Connections of an adapter to itself: both ends are here, and no segment leaves.
+//! Connections of an adapter to itself: both ends are local, and no segment is sent.
 //!
-//! The host stack has no way to its own addresses, so it gives such a connect back, and the adapter's listener is
-//! looked up here. What one end sends is queued as a copy, delivered to the other end in the next turns, and counts as
-//! acknowledged then.
+//! The host stack has no route to its own addresses, so it returns such a connect, and this module looks up the
+//! adapter's listener. The data of one end is queued as a copy, delivered to the other end in the next passes, and then
+//! counts as acknowledged.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -15,7 +15,7 @@ use crate::rnic::{
     transport::{LlpStream, StreamEvent},
 };
 
-/// Bytes that an end may have on their way.
+/// Bytes that an end may have in flight.
 const WINDOW_BYTES: usize = 256 * 1024;
 
 /// Bytes of the largest "segment".
@@ -24,37 +24,37 @@ const SEGMENT_BYTES: usize = 16 * 1024;
 /// Lists delivered in one call, over all connections.
 const LISTS_MAX: usize = 64;
 
-/// What an end has sent.
+/// Queued item of an end.
 #[derive(Debug)]
 enum Item {
-    /// Its serial and its bytes.
+    /// Serial and bytes of a list.
     List(u64, Vec<u8>),
     Fin,
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 struct End {
     peer: StreamId,
     sent: VecDeque<Item>,
-    /// Bytes sent that are not delivered.
+    /// Bytes sent but not delivered.
     outstanding: usize,
     is_reset: bool,
-    /// Its FIN is delivered.
+    /// True if its FIN is delivered.
     has_ended: bool,
-    /// It is in the list of those with something to deliver.
+    /// True if it is in the list of ends with items to deliver.
     is_listed: bool,
 }
 
-/// The connections of an adapter to itself.
+/// Connections of an adapter to itself.
 #[derive(Default, Debug)]
 pub(super) struct LoopbackConnections {
     ends: HashMap<StreamId, End>,
-    /// Ends that have sent something.
+    /// Ends with queued items.
     busy: VecDeque<StreamId>,
 }
 
-/// A way into an end.
+/// I/O of one end.
 pub(super) struct LoopIo<'a> {
     now: Instant,
     end: &'a mut End,
@@ -109,12 +109,12 @@ impl LlpStream for LoopIo<'_> {
     }
 
     fn detach_tail(&mut self, _octets_max: usize) -> bool {
-        // All is copied, and delivered soon.
+        // All data is copied, and delivered soon.
         false
     }
 
     fn detach_withdrawn(&mut self) {
-        // All is copied.
+        // All data is copied.
     }
 
     fn effective_mss(&self) -> usize {
@@ -135,12 +135,12 @@ impl LoopbackConnections {
         !self.busy.is_empty()
     }
 
-    /// Forgets all: the adapter has ended their streams.
+    /// Removes all connections: the adapter has ended their streams.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Makes a connection.
+    /// Connects two streams.
     pub(super) fn join(&mut self, one: StreamId, other: StreamId) {
         for (id, peer) in [(one, other), (other, one)] {
             let end = End {
@@ -155,12 +155,12 @@ impl LoopbackConnections {
         }
     }
 
-    /// Resets a connection, as its end asks.
+    /// Resets a connection for its own end.
     pub(super) fn abort(&mut self, now: Instant, id: StreamId, rnic: &mut Rnic, spare: &mut Spare) {
         self.call(now, id, rnic, spare, |_, io| io.reset());
     }
 
-    /// Calls the adapter for an end, and notes what comes of it.
+    /// Calls the adapter for an end, and processes the resulting I/O.
     pub(super) fn call(
         &mut self,
         now: Instant,
@@ -177,7 +177,7 @@ impl LoopbackConnections {
         }
     }
 
-    /// Delivers what was sent. Returns whether there was anything.
+    /// Delivers queued items. Returns true if there were any.
     pub(super) fn run(&mut self, now: Instant, rnic: &mut Rnic, spare: &mut Spare) -> bool {
         let mut worked = false;
         for _ in 0..LISTS_MAX {
@@ -234,7 +234,7 @@ impl LoopbackConnections {
         self.call(now, id, rnic, spare, |rnic, io| rnic.handle_event(id, io, event));
     }
 
-    /// Both ends are gone.
+    /// Removes both ends.
     fn reset(&mut self, now: Instant, id: StreamId, rnic: &mut Rnic, spare: &mut Spare) {
         let Some(peer) = self.ends.get(&id).map(|end| end.peer) else { return };
         for (id, event) in [(id, StreamEvent::ShutDown), (peer, StreamEvent::Reset)] {

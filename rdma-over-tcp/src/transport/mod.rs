@@ -1,7 +1,7 @@
-//! Transports: what carries the byte streams below MPA.
+//! Transports: carriers of the byte streams below MPA.
 //!
-//! [`SocketRnic`] has sockets of the kernel (`sockets`). With the feature `node`, `NodeRnic` has connections of a node:
-//! while the offload target owns them (`offloaded`), and while the host stack does (`host`); or with itself (`looped`).
+//! [`SocketRnic`] uses kernel sockets (`sockets`). With the feature `node`, `NodeRnic` uses the connections of a node:
+//! owned by the offload target (`offloaded`) or by the host stack (`host`), or local to the adapter (`looped`).
 
 mod buffers;
 #[cfg(feature = "node")]

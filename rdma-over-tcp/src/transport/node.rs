@@ -1,9 +1,10 @@
-//! An adapter that is a client of a node: its streams are connections of the node, wherever those are.
+//! Adapter that is a client of a node: its streams are connections of the node, in the host stack or the offload
+//! target.
 //!
-//! A stream has the number of its connection. What the host stack is asked for, and answers, goes through the client's
-//! port. A connection that the offload target has is a plain one (`offloaded`), and nothing is kept for it here; any
-//! other has a [`HostStream`]. Each can be handed over at any time, by wish of the user or of either stack: the queue
-//! pair above does not notice.
+//! A stream has the number of its connection. Requests to the host stack and its notices use the client's port. A
+//! connection owned by the offload target is a plain one (`offloaded`) without state in this module; any other has a
+//! [`HostStream`]. A connection can be offloaded or uploaded at any time, on request of the user or of either stack:
+//! the queue pair above is not affected.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::net::SocketAddr;
@@ -34,7 +35,7 @@ use crate::rnic::{
     transport::{Command, LlpStream, Reservation, StreamEvent},
 };
 
-/// A call of the adapter for one stream.
+/// Call of the adapter for one stream.
 #[derive(Clone, Copy)]
 enum Call<'a> {
     Open,
@@ -45,7 +46,7 @@ enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns how many of the bytes are taken.
+    /// Makes the call. Returns the number of bytes accepted.
     #[inline(always)]
     fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl LlpStream) -> usize {
         match self {
@@ -59,21 +60,21 @@ impl Call<'_> {
     }
 }
 
-/// An adapter whose streams are connections of a node.
+/// Adapter whose streams are connections of a node.
 #[derive(Debug)]
 pub struct NodeRnic {
     rnic: Rnic,
     port: SocketPort,
     listeners: HashMap<ListenerName, ListenerId>,
     names: HashMap<ListenerId, ListenerName>,
-    /// Shared endpoints by their names in the host, and those names.
+    /// Host endpoints mapped to shared endpoints, and the reverse.
     endpoints: HashMap<EndpointId, SharedEndpointId>,
     endpoint_names: HashMap<SharedEndpointId, EndpointId>,
-    /// Streams that are not, or not wholly, the target's.
+    /// Streams that the target does not own, or not completely.
     moving: HashMap<StreamId, HostStream>,
-    /// Each segment begins with an FPDU.
+    /// True if each segment begins with an FPDU.
     is_aligned: bool,
-    /// Addresses stay reserved while connections live that were accepted there.
+    /// True if addresses stay reserved while connections accepted there exist.
     keeps_endpoints: bool,
     /// Connections of the adapter to itself.
     loops: LoopbackConnections,
@@ -81,8 +82,8 @@ pub struct NodeRnic {
 }
 
 impl NodeRnic {
-    /// An adapter that asks the host stack for connections through `port`. `wake` makes the thread that runs the engine
-    /// poll again: it is called when a callback has returned, which may let objects go.
+    /// Creates an adapter that requests connections from the host stack through `port`. `wake` makes the engine's
+    /// thread poll again: it is called after each callback, which may destroy objects.
     #[must_use]
     pub fn new(config: Config, port: SocketPort, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         let names = port.clone();
@@ -104,12 +105,12 @@ impl NodeRnic {
         }
     }
 
-    /// The adapter.
+    /// Returns the adapter.
     pub const fn rnic(&mut self) -> &mut Rnic {
         &mut self.rnic
     }
 
-    fn carry_out(&mut self, now: Instant, command: Command) {
+    fn execute(&mut self, now: Instant, command: Command) {
         let endpoint = |name| self.keeps_endpoints.then_some(EndpointId(name));
         let request = match command {
             Command::Connect { stream, local, endpoint: shared, remote, timeout } => {
@@ -147,7 +148,7 @@ impl NodeRnic {
             Command::Release { reservation: Reservation::Stream(stream) } => {
                 Request::Unbind { endpoint: EndpointId(stream.0) }
             }
-            // The last that is asked for a listener.
+            // The last command for a listener.
             Command::Release { reservation: Reservation::Listener(id) } => {
                 match self.names.remove(&id) {
                     Some(name) => Request::Unbind { endpoint: EndpointId(name.0) },
@@ -190,7 +191,7 @@ impl NodeRnic {
                 let listener = listener.and_then(|name| self.listeners.get(&name)).copied();
                 self.rnic.handle_established(now, id, listener, (local, remote));
                 if !offloading {
-                    // It stays in the host, or the target has refused it.
+                    // The connection stays in the host, or the target has rejected it.
                     let new = || HostStream::new(Switch::opening());
                     let stream = self.moving.entry(id).or_insert_with(new);
                     stream.switch.enter_host();
@@ -205,7 +206,7 @@ impl NodeRnic {
             }
             Notice::Returned { handle, chain, shutdown } => {
                 let id = StreamId(handle.0);
-                // Of one that has ended since then no request is left.
+                // A stream that has ended since then has no request left.
                 let Some(stream) = self.moving.get_mut(&id) else { return };
                 stream.switch.take_returned(chain, shutdown);
                 if let Some(mut io) = connections.get(now, handle) {
@@ -242,7 +243,7 @@ impl NodeRnic {
                 self.host_event(now, StreamId(handle.0), StreamEvent::ShutDown);
             }
             Notice::ConnectFailed { handle, error: HostError::OwnAddress { local, remote } } => {
-                self.connect_to_itself(now, StreamId(handle.0), (local, remote));
+                self.connect_loopback(now, StreamId(handle.0), (local, remote));
             }
             Notice::ConnectFailed { handle, error } => {
                 self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
@@ -269,8 +270,8 @@ impl NodeRnic {
         }
     }
 
-    /// Makes a connection to a listener of the adapter's own. The host stack has checked the local address.
-    fn connect_to_itself(
+    /// Connects to a listener of this adapter. The host stack has checked the local address.
+    fn connect_loopback(
         &mut self,
         now: Instant,
         id: StreamId,
@@ -289,8 +290,8 @@ impl NodeRnic {
         }
     }
 
-    /// Calls the adapter for a stream outside of the target, and gives the host what comes of it. Does nothing for any
-    /// other stream.
+    /// Calls the adapter for a stream outside of the target, and passes the resulting requests to the host. No effect
+    /// for any other stream.
     fn with_host_stream(
         &mut self,
         now: Instant,
@@ -307,18 +308,18 @@ impl NodeRnic {
         self.with_host_stream(now, id, |rnic, io| rnic.handle_event(id, io, event));
     }
 
-    /// Calls the adapter for a stream that the target has. Returns how many bytes are taken.
+    /// Calls the adapter for a stream owned by the target. Returns the number of bytes accepted.
     #[inline(always)]
     fn call(&mut self, io: &mut ConnectionIo<'_>, call: Call<'_>) -> usize {
         let id = StreamId(io.handle.0);
-        // Most nodes have none that moves.
+        // Most nodes have no stream in migration.
         if !self.moving.is_empty() && self.moving.contains_key(&id) {
             return self.call_moving(id, io, call);
         }
         call.to(&mut self.rnic, id, &mut Io { io, spare: &mut self.spare })
     }
 
-    /// As [`NodeRnic::call`], of a stream of which something is still to be heard of the host.
+    /// As [`NodeRnic::call`], for a stream with a notice of the host still pending.
     #[cold]
     fn call_moving(&mut self, id: StreamId, io: &mut ConnectionIo<'_>, call: Call<'_>) -> usize {
         let mut taken = 0;
@@ -327,7 +328,8 @@ impl NodeRnic {
         taken
     }
 
-    /// Gives the target what has waited, if it is time. Then the stream is a plain offloaded one.
+    /// Passes the queued requests to the target if the switch allows it. Once settled, the stream is a plain offloaded
+    /// one.
     fn settle(&mut self, id: StreamId, io: &mut ConnectionIo<'_>) {
         let Some(stream) = self.moving.get_mut(&id) else { return };
         if stream.switch.sees_fin(|| io.query().delegated.state) {
@@ -341,7 +343,8 @@ impl NodeRnic {
         }
     }
 
-    /// Takes completed lists back: their chain, empty, and the serial of the last that the peer has acknowledged.
+    /// Reclaims completed lists. Returns their chain, empty, and the serial of the last list that the peer has
+    /// acknowledged.
     #[inline]
     fn completed(&mut self, mut chain: NblChain) -> (NblChain, Option<u64>) {
         let mut end = None;
@@ -355,7 +358,7 @@ impl NodeRnic {
     }
 }
 
-/// The host stack's errors as a consumer sees them.
+/// Maps an error of the host stack to that of a consumer's connect.
 const fn connect_error(error: HostError) -> ConnectError {
     match error {
         HostError::Refused | HostError::Reset => ConnectError::Refused,
@@ -372,7 +375,7 @@ const fn connect_error(error: HostError) -> ConnectError {
     }
 }
 
-/// Why an established connection has ended in the host.
+/// Maps the reason why an established connection has ended in the host.
 const fn end_error(error: Option<HostError>) -> ConnectError {
     match error {
         Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => ConnectError::TimedOut,
@@ -382,7 +385,7 @@ const fn end_error(error: Option<HostError>) -> ConnectError {
 
 impl OffloadClient for NodeRnic {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
-        // The bytes that the connection brought along are wanted (CH-DEL-3).
+        // Receive the bytes that were offloaded with the connection (CH-DEL-3).
         io.resume_receive();
         let id = StreamId(io.handle.0);
         match self.moving.get_mut(&id) {
@@ -401,7 +404,7 @@ impl OffloadClient for NodeRnic {
     }
 
     fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
-        // Posts no receive requests.
+        // This client posts no receive requests.
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
@@ -420,7 +423,7 @@ impl OffloadClient for NodeRnic {
     }
 
     fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
-        // A FIN that goes back to the host as part of the state is not done yet.
+        // A FIN that is uploaded to the host as part of the state is not complete yet.
         if nbl.status != NdisStatus::UPLOAD_IN_PROGRESS {
             self.call(io, Call::Event(StreamEvent::ShutDown));
         }
@@ -433,7 +436,7 @@ impl OffloadClient for NodeRnic {
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
         let call = match event {
-            // The host stack hears of it too, and decides (CH-EVT-1): the stream goes on there, or ends.
+            // The host stack receives the event too, and decides (CH-EVT-1): the stream continues there, or ends.
             ConnectionEvent::Retrieve(_) | ConnectionEvent::SendBacklogChange(_) => Call::Room,
             ConnectionEvent::Disconnect => Call::Event(StreamEvent::PeerClosed),
             ConnectionEvent::Abort => Call::Event(StreamEvent::Reset),
@@ -460,7 +463,7 @@ impl NodeClient for NodeRnic {
         worked |= self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
-            self.carry_out(now, command);
+            self.execute(now, command);
         }
         while let Some(id) = self.rnic.next_kick() {
             worked = true;
@@ -518,9 +521,9 @@ mod tests {
 
     use super::*;
 
-    // A peer may reset a connection whose late sends are still to be returned.
+    // A peer may reset a connection whose late sends are not returned yet.
     #[test]
-    fn a_return_after_the_end_leaves_no_stream() {
+    fn return_after_end_creates_no_stream() {
         let (link, _peer) = memory_link_pair(MemoryLinkOptions::default());
         let (host, wake) = (station(1), Box::new(|| {}));
         let config = EngineConfig::new(host.mac);

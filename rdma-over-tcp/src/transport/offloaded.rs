@@ -1,6 +1,6 @@
-//! Offloaded connections as a transport.
+//! Transport over offloaded connections.
 //!
-//! FPDUs leave as net buffer lists, one net buffer each.
+//! FPDUs are sent as net buffer lists, one net buffer each.
 
 use offload_engine::{
     chimney::client::{ConnectionIo, Disconnect},
@@ -11,13 +11,13 @@ use offload_engine::{
 use super::buffers::{Buffers, Spare};
 use crate::rnic::transport::LlpStream;
 
-/// Octets in a microsecond of the fastest path: 100 Gbit/s.
+/// Octets per microsecond of the fastest path: 100 Gbit/s.
 const PATH_OCTETS_PER_US: u128 = 12_500;
 
-/// Octets in flight that every path is taken to hold: delayed acknowledgements and batches need some.
+/// Lower bound of the octets in flight on a path: delayed acknowledgements and batches need some.
 const PATH_OCTETS_MIN: usize = 512 * 1024;
 
-/// A connection during an upcall.
+/// I/O of a connection during an upcall.
 pub(super) struct Io<'a, 'b> {
     pub(super) io: &'a mut ConnectionIo<'b>,
     pub(super) spare: &'a mut Spare,

@@ -1,14 +1,14 @@
-//! Just enough to get TCP streams out of a pcap file: Ethernet, IPv4, no holes.
+//! Minimal extraction of TCP streams from a pcap file: Ethernet, IPv4, no gaps.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// One TCP connection: what each side sent, in the pieces that were captured, in order.
+/// One TCP connection: the octets of each side, in captured pieces, in order.
 pub(crate) struct Conversation {
-    /// From the side that sent the SYN.
+    /// Sent by the side that sent the SYN.
     pub(crate) client: Vec<Vec<u8>>,
-    /// From the other side.
+    /// Sent by the other side.
     pub(crate) server: Vec<Vec<u8>>,
 }
 
@@ -17,7 +17,7 @@ type Endpoint = ([u8; 4], u16);
 #[derive(Default)]
 struct Half {
     isn: u32,
-    /// By octets since the SYN.
+    /// Pieces by octets since the SYN.
     pieces: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -37,7 +37,7 @@ impl Half {
     }
 }
 
-/// The connections of a capture in order of their SYNs.
+/// Returns the connections of a capture in order of their SYNs.
 pub(crate) fn conversations(name: &str) -> Vec<Conversation> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     let file = fs::read(path).unwrap();
@@ -76,16 +76,16 @@ pub(crate) fn conversations(name: &str) -> Vec<Conversation> {
         .collect()
 }
 
-/// The frames of a little-endian pcap file of Ethernet frames.
+/// Iterates over the frames of a little-endian pcap file of Ethernet frames.
 fn frames(file: &[u8]) -> impl Iterator<Item = &[u8]> {
     let word = |octets: &[u8]| u32::from_le_bytes(octets.try_into().unwrap());
-    assert!(matches!(word(&file[..4]), 0xa1b2_c3d4 | 0xa1b2_3c4d), "no pcap file");
+    assert!(matches!(word(&file[..4]), 0xa1b2_c3d4 | 0xa1b2_3c4d), "not a pcap file");
     assert_eq!(word(&file[20..24]), 1, "not Ethernet");
     let mut rest = &file[24..];
     std::iter::from_fn(move || {
         let (header, behind) = rest.split_at_checked(16)?;
         let (frame, behind) = behind.split_at(word(&header[8..12]) as usize);
-        assert_eq!(header[8..12], header[12..16], "frame cut short");
+        assert_eq!(header[8..12], header[12..16], "truncated frame");
         rest = behind;
         Some(frame)
     })

@@ -1,4 +1,4 @@
-//! A node with two consumers, byte streams and NDK, and calls that wait for their outcome.
+//! Node with two consumers, byte streams and NDK, and blocking calls.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -27,33 +27,33 @@ use rdma_over_tcp::ndk::{
     NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open_on,
 };
 
-/// A failure's, so that it may be long.
+/// Time limit that only a failure reaches, so it may be long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// Bytes of a message of NDK's.
+/// Maximum bytes of an NDK message.
 pub(crate) const MESSAGE_MAX: usize = 10_000;
-/// Messages each way that may be under way: an end that reads one for each that it sends is at most one ahead.
+/// Maximum messages in flight per direction: an end that receives one per message sent is at most one ahead.
 const SLOTS: usize = 2;
-/// What has come, and what is sent.
+/// Bytes of the receive and send slots.
 const BUFFER: usize = 2 * SLOTS * MESSAGE_MAX;
 
-/// Where host `index` is.
+/// Address of host `index`.
 pub(crate) fn at(index: usize, port: u16) -> SocketAddr {
     (Ipv4Addr::new(10, 3, 0, 1 + index as u8), port).into()
 }
 
-/// What a callback has told.
+/// Status passed to a callback.
 #[derive(Clone, Default)]
 struct CallbackResults(Arc<Mutex<Option<NtStatus>>>);
 
 impl CallbackResults {
-    fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.0.lock() = Some(status)
+    fn callback(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+        let results = self.clone();
+        move |status| *results.0.lock() = Some(status)
     }
 }
 
-/// An end of a queue pair.
+/// End of a queue pair's connection.
 pub(crate) struct End {
     ndk: Node<AdapterCore>,
     cq: Cq,
@@ -61,14 +61,14 @@ pub(crate) struct End {
     pub(crate) connector: Connector,
     buffer: RegisteredBuffer,
     token: u32,
-    /// Receives and sends since the beginning.
+    /// Receives and sends posted since the start.
     posted: AtomicUsize,
     sent: AtomicUsize,
     /// Reasons of disconnect events.
     ended: Arc<Mutex<Vec<u32>>>,
 }
 
-/// A node with two consumers.
+/// Node with two consumers.
 pub(crate) struct Host {
     pub(crate) streams: Node<Streams>,
     pub(crate) ndk: Node<AdapterCore>,
@@ -87,41 +87,43 @@ fn wait<T>(node: &Node<AdapterCore>, what: &str, f: impl FnMut() -> Option<T>) -
     node.wait_until(Some(LIMIT), f).unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// What a call of NDK comes to.
+/// Waits for the outcome of an NDK call.
 fn outcome(
     node: &Node<AdapterCore>,
     call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> NtStatus {
-    let told = CallbackResults::default();
-    match call(Box::new(told.tells())) {
-        NtStatus::PENDING => wait(node, "a completion", || told.0.lock().take()),
+    let results = CallbackResults::default();
+    match call(Box::new(results.callback())) {
+        NtStatus::PENDING => wait(node, "a completion", || results.0.lock().take()),
         inline => inline,
     }
 }
 
-/// What is closed has gone, with everything that was reserved for it.
+/// Waits until the object is closed and its reservations are released.
 pub(crate) fn closed(
     node: &Node<AdapterCore>,
     close: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus,
 ) {
-    let status = outcome(node, |told| close(Box::new(move || told(NtStatus::SUCCESS))));
+    let status = outcome(node, |done| close(Box::new(move || done(NtStatus::SUCCESS))));
     assert_eq!(status, NtStatus::SUCCESS);
 }
 
 impl Host {
-    /// A listener of NDK's, whose requests come out behind.
+    /// Creates an NDK listener, and the list of its requests.
     pub(crate) fn ndk_listen(&self, local: SocketAddr) -> Result<(Listener, Incoming), NtStatus> {
         let incoming = Incoming::default();
-        let told = incoming.clone();
-        let listener =
-            self.adapter.create_listener(move |connector| told.0.lock().push(connector)).unwrap();
-        match outcome(&self.ndk, |told| listener.listen(local, told)) {
+        let requests = incoming.clone();
+        let listener = self
+            .adapter
+            .create_listener(move |connector| requests.0.lock().push(connector))
+            .unwrap();
+        match outcome(&self.ndk, |done| listener.listen(local, done)) {
             NtStatus::SUCCESS => Ok((listener, incoming)),
             status => Err(status),
         }
     }
 
-    /// A queue pair and what belongs to it, not connected.
+    /// Creates a queue pair and its objects, not connected.
     fn end(&self, connector: Connector) -> End {
         let cq = self.adapter.create_cq(16, |_| {}).unwrap();
         let pd = self.adapter.create_pd().unwrap();
@@ -143,8 +145,8 @@ impl Host {
         remote: SocketAddr,
     ) -> Result<End, NtStatus> {
         let end = self.end(self.adapter.create_connector().unwrap());
-        let connect = |told| end.connector.connect(&end.qp, local, remote, LIMITS, &[], told);
-        let complete = |told| end.connector.complete_connect(Some(end.tells_end()), told);
+        let connect = |done| end.connector.connect(&end.qp, local, remote, LIMITS, &[], done);
+        let complete = |done| end.connector.complete_connect(Some(end.end_callback()), done);
         match outcome(&self.ndk, connect) {
             NtStatus::SUCCESS => {
                 assert_eq!(outcome(&self.ndk, complete), NtStatus::SUCCESS);
@@ -157,13 +159,13 @@ impl Host {
     pub(crate) fn ndk_accept(&self, incoming: &Incoming) -> End {
         let connector = wait(&self.ndk, "a request", || incoming.0.lock().pop());
         let end = self.end(connector);
-        let ended = Some(end.tells_end());
-        let accept = |told| end.connector.accept(&end.qp, LIMITS, &[], ended, told);
+        let ended = Some(end.end_callback());
+        let accept = |done| end.connector.accept(&end.qp, LIMITS, &[], ended, done);
         assert_eq!(outcome(&self.ndk, accept), NtStatus::SUCCESS);
         end
     }
 
-    /// A queue pair from here to a listener there.
+    /// Connects a queue pair of this host to a listener of `there`.
     pub(crate) fn ndk_pair(&self, there: &Host, incoming: &Incoming, to: SocketAddr) -> [End; 2] {
         std::thread::scope(|scope| {
             let accepts = scope.spawn(|| there.ndk_accept(incoming));
@@ -173,7 +175,7 @@ impl Host {
     }
 }
 
-/// Requests that a listener has told of.
+/// Requests reported by a listener.
 #[derive(Clone, Default)]
 pub(crate) struct Incoming(Arc<Mutex<Vec<Connector>>>);
 
@@ -185,12 +187,12 @@ impl End {
         self.qp.receive(at as u64, &[sge]).unwrap();
     }
 
-    fn tells_end(&self) -> Box<dyn FnOnce(u32) + Send> {
+    fn end_callback(&self) -> Box<dyn FnOnce(u32) + Send> {
         let ended = self.ended.clone();
         Box::new(move |reason| ended.lock().push(reason))
     }
 
-    /// Sends a message of at most [`MESSAGE_MAX`] bytes. All but the one before have to have arrived.
+    /// Sends a message of at most [`MESSAGE_MAX`] bytes. All messages except the previous one must have arrived.
     pub(crate) fn send(&self, data: &[u8]) {
         let slot = self.sent.fetch_add(1, Ordering::Relaxed) % SLOTS;
         let at = (SLOTS + slot) * MESSAGE_MAX;
@@ -200,18 +202,18 @@ impl End {
         self.qp.send(2, Data::Registered(&[sge]), OpFlags::SILENT_SUCCESS).unwrap();
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn complete(&self) -> NdkResultEx {
         let mut results = [NdkResultEx::default()];
         let deadline = std::time::Instant::now() + LIMIT;
         while self.cq.poll_ex(&mut results) == 0 {
-            assert!(std::time::Instant::now() < deadline, "a completion");
+            assert!(std::time::Instant::now() < deadline, "no completion");
             std::thread::yield_now();
         }
         results[0]
     }
 
-    /// What the peer has sent.
+    /// Returns the next message of the peer.
     pub(crate) fn received(&self) -> Vec<u8> {
         let result = self.complete();
         assert_eq!((result.status, result.qp_context), (NtStatus::SUCCESS, 0));
@@ -227,7 +229,7 @@ impl End {
     }
 }
 
-/// Calls of byte streams that wait for their outcome.
+/// Blocking calls of byte streams.
 pub(crate) trait Calls {
     fn listen(&self, local: SocketAddr) -> Result<(ListenerId, SocketAddr), HostError>;
     fn unlisten(&self, listener: ListenerId);
@@ -247,7 +249,7 @@ impl Calls for Node<Streams> {
     fn listen(&self, local: SocketAddr) -> Result<(ListenerId, SocketAddr), HostError> {
         let listener = self.with(|streams, _, _| streams.listen(local, 8));
         let listening = self.wait(Some(LIMIT), |streams, _, _| streams.listening(listener));
-        listening.expect("an answer").map(|local| (listener, local))
+        listening.expect("no result of listen").map(|local| (listener, local))
     }
 
     fn unlisten(&self, listener: ListenerId) {
@@ -256,7 +258,7 @@ impl Calls for Node<Streams> {
 
     fn bind(&self, local: SocketAddr) -> Result<SocketAddr, HostError> {
         let endpoint = self.with(|streams, _, _| streams.bind(local));
-        self.wait(Some(LIMIT), |streams, _, _| streams.bound(endpoint)).expect("an answer")
+        self.wait(Some(LIMIT), |streams, _, _| streams.bound(endpoint)).expect("no result of bind")
     }
 
     fn connect(
@@ -272,11 +274,12 @@ impl Calls for Node<Streams> {
                 None => status.connected.then_some(Ok(handle)),
             }
         });
-        connected.expect("an answer")
+        connected.expect("no result of connect")
     }
 
     fn accept(&self, listener: ListenerId) -> OffloadHandle {
-        self.wait(Some(LIMIT), |streams, _, _| streams.accept(listener)).expect("a connection")
+        self.wait(Some(LIMIT), |streams, _, _| streams.accept(listener))
+            .expect("no connection to accept")
     }
 
     fn send(&self, handle: OffloadHandle, data: &[u8]) {
@@ -293,7 +296,7 @@ impl Calls for Node<Streams> {
             }
             (all.len() >= count).then_some(())
         });
-        read.expect("data");
+        read.expect("no data");
         all
     }
 

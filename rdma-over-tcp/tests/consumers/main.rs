@@ -1,5 +1,5 @@
-//! Byte streams and NDK as two consumers of one node: they share its addresses, and no port; each hears of its own; one
-//! that leaves takes its own along, and the other does not notice.
+//! Byte streams and NDK as two consumers of one node. They share its addresses, but no port. Each gets the events of
+//! its own connections; one that is removed releases its own resources, and the other is not affected.
 #![cfg(not(loom))]
 
 mod ends;
@@ -20,15 +20,15 @@ use self::ends::{Calls, Host, at, closed};
 
 const PORT: u16 = 5000;
 
-/// Two nodes on one wire.
+/// Creates two nodes on one link.
 fn hosts() -> [Host; 2] {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     [ends::start(0, Box::new(one)), ends::start(1, Box::new(other))]
 }
 
-// NDK-EP-1, -2: what NDK has byte streams cannot take, until NDK lets go of it.
+// NDK-EP-1, -2: byte streams cannot use an endpoint of NDK until NDK releases it.
 #[test]
-fn a_port_of_ndk_s_is_no_stream_s() {
+fn ndk_port_is_refused_to_streams() {
     let [near, far] = hosts();
     let any = (std::net::Ipv4Addr::UNSPECIFIED, PORT).into();
     let (listener, incoming) = far.ndk_listen(at(1, PORT)).unwrap();
@@ -42,7 +42,7 @@ fn a_port_of_ndk_s_is_no_stream_s() {
     let [one, other] = near.ndk_pair(&far, &incoming, at(1, PORT));
     let local = one.connector.local_address().unwrap();
     assert_eq!(near.streams.listen(local).err(), Some(HostError::AddressInUse));
-    // The connection ends; connector and listener have their endpoints until they are closed.
+    // The connection ends; connector and listener keep their endpoints until they are closed.
     assert_eq!(one.qp.close(|| {}), NtStatus::PENDING);
     other.disconnected();
     assert_eq!(near.streams.bind(local), Err(HostError::AddressInUse));
@@ -56,9 +56,9 @@ fn a_port_of_ndk_s_is_no_stream_s() {
     assert_eq!(far.streams.listen(at(1, PORT)).map(|(_, local)| local), Ok(at(1, PORT)));
 }
 
-// And the other way round.
+// NDK cannot use an endpoint of a byte stream either.
 #[test]
-fn a_port_of_a_stream_is_not_ndk_s() {
+fn stream_port_is_refused_to_ndk() {
     let [near, far] = hosts();
     let in_use = Some(NtStatus::SHARING_VIOLATION);
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
@@ -71,16 +71,16 @@ fn a_port_of_a_stream_is_not_ndk_s() {
     let local = near.streams.with(|streams, _, _| streams.status(handle)).unwrap().local.unwrap();
     assert_eq!(near.ndk_listen(local).err(), in_use);
     assert_eq!(near.ndk_connect(Some(local), at(1, 9)).err(), in_use);
-    // What NDK was refused it may ask for again.
+    // NDK may request a refused endpoint again.
     near.streams.with(|streams, connections, now| streams.forget(now, connections, handle));
     let listened = near.ndk.wait_until(Some(ends::LIMIT), || near.ndk_listen(local).ok());
-    assert!(listened.is_ok(), "the connection is gone, and so is its port");
+    assert!(listened.is_ok(), "port still in use after its connection was removed");
     far.streams.unlisten(listener);
     let (_, incoming) = far.ndk_listen(at(1, PORT)).unwrap();
     near.ndk_pair(&far, &incoming, at(1, PORT));
 }
 
-/// Both kinds at once between two nodes, on one address of each.
+/// Both consumers concurrently between two nodes, on one address of each.
 #[test]
 fn both_move_data_on_one_address() {
     let [near, far] = hosts();
@@ -108,10 +108,10 @@ fn both_move_data_on_one_address() {
     near.streams.until(one, "the target", |status| status.state == OffloadState::Offloaded);
 }
 
-/// With its last handle an adapter leaves: its queue pair's peer hears it, its ports are free, and the byte streams go
-/// on. Another one takes its place.
+/// An adapter is removed with its last handle: its queue pair's peer gets a disconnect event, its ports are free, and
+/// the byte streams continue. Another adapter can replace it.
 #[test]
-fn an_adapter_leaves_and_streams_go_on() {
+fn removed_adapter_does_not_affect_streams() {
     let [near, far] = hosts();
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
     let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
@@ -128,9 +128,9 @@ fn an_adapter_leaves_and_streams_go_on() {
         assert_eq!(streams.bind(local), Err(HostError::AddressInUse));
         drop((end, listens, host));
         peer.disconnected();
-        assert_eq!(peer.complete().status, NtStatus::CANCELLED, "what it had posted is flushed");
+        assert_eq!(peer.complete().status, NtStatus::CANCELLED, "posted receive not flushed");
         let bound = |local| streams.wait_until(Some(ends::LIMIT), || streams.bind(local).ok());
-        assert_eq!(bound(local), Ok(local), "the host stack has heard that it leaves");
+        assert_eq!(bound(local), Ok(local), "port not released in the host stack");
         streams.send(one, &[round; 50]);
         assert_eq!(far.streams.read(other, 50), [round; 50]);
         (ndk, adapter) = open_on(&streams, AdapterConfig::default()).unwrap();
@@ -138,9 +138,9 @@ fn an_adapter_leaves_and_streams_go_on() {
     }
 }
 
-/// And the other way round: byte streams leave, the queue pairs stay.
+/// Byte streams are removed, the queue pairs continue.
 #[test]
-fn streams_leave_and_an_adapter_goes_on() {
+fn removed_streams_do_not_affect_adapter() {
     let [near, far] = hosts();
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
     let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
@@ -159,9 +159,9 @@ fn streams_leave_and_an_adapter_goes_on() {
     assert_eq!(end.received(), b"still here");
 }
 
-/// A node takes as many consumers as it says, and one more when one has gone.
+/// A node accepts its maximum of consumers, and another one after one was removed.
 #[test]
-fn there_is_room_for_so_many() {
+fn consumers_beyond_the_maximum_are_refused() {
     let [near, _far] = hosts();
     let more = (2..CLIENTS_MAX).map(|_| near.streams.register(Streams::new).unwrap());
     let mut more = more.collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! FPDUs without markers, CRC on, that tshark calls good; F11 also as seen from Linux siw.
-//! Hexadecimal octets: ULPDU_Length, ULPDU, pad, CRC.
+//! FPDUs without markers, CRC on, verified with tshark; F11 also as captured from Linux siw. Hexadecimal octets:
+//! ULPDU_Length, ULPDU, pad, CRC.
 
 /// Send, MSN 1: rping's advertisement of 64 octets at 0x7f0012345000, STag 0x00abcd00.
 pub(crate) const F1: &str = "\
@@ -65,7 +65,7 @@ pub(crate) const F15: &str = "\
 pub(crate) const F16: &str = "\
     00 16 41 47 00 00 00 00 00 00 00 02 00 00 00 01 00 00 00 00 20 07 00 00 \
     1b d2 ba be";
-/// Terminate 2/0/02 as Linux siw on x86 writes it.
+/// Terminate 2/0/02 as sent by Linux siw on x86.
 pub(crate) const F17: &str = "\
     00 16 41 47 00 00 00 00 00 00 00 02 00 00 00 01 00 00 00 00 02 02 00 00 \
     75 d3 67 ed";

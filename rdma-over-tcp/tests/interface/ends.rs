@@ -1,4 +1,4 @@
-//! Two adapters on loopback, and what their interface keeps of them.
+//! Two adapters on loopback, and the state that an interface keeps of them.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,12 +15,12 @@ use rdma_over_tcp::{
     },
 };
 
-/// Longer than anything takes that ends at all.
+/// Longer than any operation that completes at all.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
 pub(crate) const READS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 
-/// What callbacks tell.
+/// Values passed to callbacks.
 pub(crate) struct CallbackResults<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Clone for CallbackResults<T> {
@@ -34,18 +34,18 @@ impl<T: Send + 'static> CallbackResults<T> {
         Self(Arc::default())
     }
 
-    pub(crate) fn tell(&self, what: T) {
-        self.0.lock().unwrap().push(what);
+    pub(crate) fn push(&self, value: T) {
+        self.0.lock().unwrap().push(value);
     }
 
-    pub(crate) fn tells(&self) -> Box<dyn FnOnce(T) + Send> {
-        let told = self.clone();
-        Box::new(move |what| told.tell(what))
+    pub(crate) fn callback(&self) -> Box<dyn FnOnce(T) + Send> {
+        let results = self.clone();
+        Box::new(move |value| results.push(value))
     }
 
     pub(crate) fn take(&self) -> Option<T> {
-        let mut told = self.0.lock().unwrap();
-        if told.is_empty() { None } else { Some(told.remove(0)) }
+        let mut results = self.0.lock().unwrap();
+        if results.is_empty() { None } else { Some(results.remove(0)) }
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct End {
     pub(crate) qp: QpId,
 }
 
-/// A completion as an interface may have it.
+/// Completion in the form of an interface.
 pub(crate) struct Polled(pub(crate) Option<Completion>);
 
 impl From<Completion> for Polled {
@@ -83,7 +83,7 @@ impl End {
     }
 
     pub(crate) fn wait<R>(&self, look: impl FnMut() -> Option<R>) -> R {
-        self.adapter.wait_until(LIMIT, look).expect("it never happens")
+        self.adapter.wait_until(LIMIT, look).expect("condition not reached within the limit")
     }
 
     pub(crate) fn register(&self, buffer: &RegisteredBuffer, rights: Rights) -> (RegionId, u32) {
@@ -121,12 +121,12 @@ impl End {
         completion
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn completion(&self) -> Completion {
         self.wait(|| self.poll())
     }
 
-    /// Contexts and statuses of the next completions.
+    /// Waits for the next completions; returns their contexts and statuses.
     pub(crate) fn outcomes(&self, count: usize) -> Vec<(u64, WcStatus)> {
         let outcome = |_| {
             let completion = self.completion();
@@ -136,23 +136,23 @@ impl End {
     }
 }
 
-/// The outcome of a request that pends.
+/// Waits for the outcome of a pending request.
 pub(crate) fn outcome(
     end: &End,
     begin: impl FnOnce(&mut dyn FnMut() -> Box<dyn FnOnce(Result<(), ConnectError>) + Send>),
 ) -> Result<(), ConnectError> {
-    let told = CallbackResults::new();
-    begin(&mut || told.tells());
-    end.wait(|| told.take())
+    let results = CallbackResults::new();
+    begin(&mut || results.callback());
+    end.wait(|| results.take())
 }
 
-/// Connects two ends: the connectors, and what the disconnect events tell.
+/// Connects two ends. Returns the connectors, and the results of the disconnect events.
 pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, CallbackResults<()>); 2] {
     let (requests, events) =
         (CallbackResults::new(), [CallbackResults::new(), CallbackResults::new()]);
     let request = requests.clone();
     let listener = far.adapter.with(|rnic, _| {
-        rnic.create_listener(Arc::new(move |connector| request.tell(connector))).unwrap()
+        rnic.create_listener(Arc::new(move |connector| request.push(connector))).unwrap()
     });
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     outcome(far, |done| {
@@ -166,21 +166,21 @@ pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, CallbackResults<(
         (CallbackResults::new(), CallbackResults::new(), CallbackResults::new());
     let active = near.adapter.with(|rnic, _| {
         let connector = rnic.create_connector().unwrap();
-        let done = connected.tells();
+        let done = connected.callback();
         rnic.connect(connector, near.qp, (None, remote), READS, b"hello", done).unwrap();
         connector
     });
     let passive: ConnectorId = far.wait(|| requests.take());
     far.adapter.with(|rnic, now| {
         assert_eq!(&rnic.connection_data(passive).unwrap().private_data[..], b"hello");
-        let (event, done) = (events[1].clone(), accepted.tells());
-        let event = Box::new(move |_| event.tell(()));
+        let (event, done) = (events[1].clone(), accepted.callback());
+        let event = Box::new(move |_| event.push(()));
         rnic.accept(now, passive, far.qp, READS, &[], Some(event), done).unwrap();
     });
     assert_eq!(near.wait(|| connected.take()), Ok(()));
     near.adapter.with(|rnic, _| {
-        let (event, done) = (events[0].clone(), completed.tells());
-        let event = Box::new(move |_| event.tell(()));
+        let (event, done) = (events[0].clone(), completed.callback());
+        let event = Box::new(move |_| event.push(()));
         rnic.complete_connect(active, Some(event), done).unwrap();
     });
     assert_eq!(near.wait(|| completed.take()), Ok(()));

@@ -1,4 +1,4 @@
-//! The adapter by its public calls alone, as an interface in a crate of its own uses it, over kernel sockets.
+//! The adapter through its public calls alone, as used by an interface in another crate, over kernel sockets.
 
 mod ends;
 mod memory;

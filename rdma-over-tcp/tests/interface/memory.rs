@@ -1,5 +1,5 @@
-//! Memory of the program's: any pages, shared by regions, under another address; and none of it in use once its
-//! deregistration is complete.
+//! Memory of the program: any pages, shared by regions, at another address; unused after its deregistration is
+//! complete.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -17,16 +17,16 @@ use crate::ends::{CallbackResults, End, connect};
 
 const BYTES: usize = 8 << 20;
 
-/// Tells when it is dropped.
+/// Owner that reports its drop.
 struct Owner(CallbackResults<&'static str>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.tell("memory");
+        self.0.push("memory");
     }
 }
 
-/// New pages of the system's.
+/// Maps anonymous pages.
 fn map() -> NonNull<u8> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: new pages, at an address that the system chooses.
@@ -37,7 +37,7 @@ fn map() -> NonNull<u8> {
 }
 
 fn unmap(pages: NonNull<u8>) {
-    // SAFETY: whoever had a span of them has dropped it, and the test has no reference to them.
+    // SAFETY: all spans of them are dropped, and the test has no reference to them.
     unsafe { munmap(pages.as_ptr().cast(), BYTES).unwrap() };
 }
 
@@ -45,17 +45,17 @@ fn remote(token: u32, address: u64) -> Remote {
     Remote { stag: Stag(token), offset: TaggedOffset(address) }
 }
 
-// A Write of more than the sockets take is under way when its region is deregistered, at either end; the pages are
-// unmapped in the completion, which follows the drop of their owner. A byte read or written after it would end the
-// process.
+// A Write of more than the socket buffers hold is in progress when its region is deregistered, at either end. The pages
+// are unmapped in the completion, which follows the drop of their owner. A byte accessed afterwards would terminate the
+// process by a signal.
 #[test]
-fn no_byte_is_touched_after_the_deregistration() {
+fn no_byte_is_accessed_after_deregistration() {
     for (round, is_source) in (0..6).map(|round| (round, round % 2 == 0)) {
         let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
         connect(&near, &far);
         let events = CallbackResults::new();
         let pages = map();
-        // SAFETY: they are unmapped when the owner is dropped, and nobody has a reference to them.
+        // SAFETY: they are unmapped when the owner is dropped, and no reference to them exists.
         let memory =
             unsafe { SharedSpan::from_raw(pages, BYTES, true, Arc::new(Owner(events.clone()))) };
         let mapped = RegisteredBuffer::from(memory);
@@ -67,7 +67,7 @@ fn no_byte_is_touched_after_the_deregistration() {
         let to = remote(sink_token, sink.address());
         let sge = Sge { address: source.address(), length: BYTES as u32, token: source_token };
         near.post(1, Operation::Write { to }, Data::Registered(&[sge])).unwrap();
-        // Later rounds find more of it in the kernel's buffers, and placed.
+        // In later rounds more of it is in the kernel's buffers, and placed.
         near.wait(|| {
             near.adapter.progress();
             let sent = near.adapter.with(|rnic, _| rnic.counters().fpdu_out);
@@ -75,15 +75,15 @@ fn no_byte_is_touched_after_the_deregistration() {
         });
         drop((source, sink));
         let (end, region) = if is_source { (&near, of_source) } else { (&far, of_sink) };
-        let told = events.clone();
-        let completion = Box::new(move || told.tell("deregistration"));
+        let results = events.clone();
+        let completion = Box::new(move || results.push("deregistration"));
         let close = end.adapter.with(|rnic, _| rnic.deregister(region, completion)).unwrap();
-        assert_eq!(events.take(), Some("memory"), "the owner goes before the call returns");
+        assert_eq!(events.take(), Some("memory"), "owner not dropped before the call returns");
         if close == Close::Pending {
             assert_eq!(end.wait(|| events.take()), "deregistration");
         }
         unmap(pages);
-        // The request ends one way or the other, without the memory.
+        // The request completes with or without an error, without the memory.
         let outcome = near.outcomes(1)[0];
         assert_eq!(outcome.0, 1);
         let refused = [WcStatus::LocalProtection, WcStatus::RemoteAccess, WcStatus::Flushed];
@@ -99,7 +99,7 @@ fn regions_overlap() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
     connect(&near, &far);
     let pages = map();
-    // SAFETY: nobody has a reference to them, and they are never unmapped.
+    // SAFETY: no reference to them exists, and they are never unmapped.
     let memory = unsafe { SharedSpan::from_raw(pages, BYTES, true, Arc::new(())) };
     let whole = RegisteredBuffer::from(memory.clone());
     let odd = RegisteredBuffer::from(memory.slice(3..1003)).at_address(0x1_0000_0001);
@@ -121,11 +121,11 @@ fn regions_overlap() {
     let mut found = [0; 6];
     source.read_at(100, &mut found);
     assert_eq!(&found, b"across");
-    // The end of one changes nothing for the other.
+    // A deregistration does not affect the other region.
     let _ = far.adapter.with(|rnic, _| rnic.deregister(of_odd, Box::new(|| {}))).unwrap();
     near.post(3, read, Data::Registered(&[sge(100, 6)])).unwrap();
     assert_eq!(near.outcomes(1), [(3, WcStatus::Success)]);
-    // One byte beyond the first is beyond its rights too.
+    // One byte beyond the first region is also outside of its rights.
     write(4, remote(writable, 0x1_0000_0001));
     near.post(5, read, Data::Registered(&[sge(100, 6)])).unwrap();
     let outcomes = near.outcomes(2);

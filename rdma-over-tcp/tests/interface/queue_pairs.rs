@@ -1,4 +1,4 @@
-//! Queue pairs as verbs want them: completions that say all, late posts, queue pairs that go and that are used again.
+//! Queue pairs as verbs require them: complete completions, late posts, destroyed and reused queue pairs.
 
 use rdma_over_tcp::{
     adapter::Adapter,
@@ -20,9 +20,9 @@ fn region_and_sge(end: &End, bytes: u32) -> (u32, RegisteredBuffer, Sge) {
     (token, buffer, sge)
 }
 
-// Name and context of the queue pair, opcode, length, solicited event and immediate data are in the completion.
+// A completion has number and context of the queue pair, opcode, length, solicited event and immediate data.
 #[test]
-fn completions_say_all() {
+fn completions_have_all_fields() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
     connect(&near, &far);
     let (_, _, sge) = region_and_sge(&far, 4096);
@@ -77,8 +77,8 @@ fn completions_say_all() {
     assert!((1 << 16..1 << 24).contains(&near.qp.number()));
 }
 
-// LatePosts::Flush: what is posted behind a disconnect is not sent, and completes flushed behind what was posted
-// before; what is posted when all is over completes at once. LatePosts::Refuse: an error, and no completion.
+// LatePosts::Flush: a request posted after a disconnect is not sent, and completes flushed after the earlier ones;
+// after the end of the connection it completes at once. LatePosts::Refuse: an error, and no completion.
 #[test]
 fn late_posts() {
     for late_posts in [LatePosts::Flush, LatePosts::Refuse] {
@@ -110,7 +110,7 @@ fn late_posts() {
             far.wait(|| ended.take());
         })
         .unwrap();
-        // The Send before the disconnect has arrived, those behind it have not.
+        // The Send before the disconnect has arrived, later ones have not.
         assert_eq!(far.outcomes(1), [(1, WcStatus::Success)]);
         assert_eq!(far.poll(), None);
         near.receive(22, &[]);
@@ -133,10 +133,10 @@ fn close(adapter: &Adapter, key: Key) -> Close {
     adapter.with(|rnic, _| rnic.close(key, Box::new(|| {})))
 }
 
-// Unpolled::Discard: neither what was completed and not polled nor what the close flushes is seen; what another queue
-// pair has in the same queue stays.
+// Unpolled::Discard: unpolled completions and flushed requests of the closed queue pair are not returned; those of
+// another queue pair in the same queue are.
 #[test]
-fn a_queue_pair_takes_its_completions_along() {
+fn closed_queue_pair_discards_completions() {
     for unpolled in [Unpolled::Keep, Unpolled::Discard] {
         let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
         let [(active, _), _] = connect(&near, &far);
@@ -145,7 +145,7 @@ fn a_queue_pair_takes_its_completions_along() {
         near.receive(21, &[]);
         near.send(11, b"data").unwrap();
         far.wait(|| far.poll());
-        // One that is broken before it was connected flushes.
+        // A queue pair that fails before it was connected flushes.
         near.adapter.with(|rnic, _| {
             let config = QpConfig {
                 receive_cq: near.cq,
@@ -161,10 +161,10 @@ fn a_queue_pair_takes_its_completions_along() {
             assert_eq!(rnic.qp_state(other), Some(QpState::Error));
         });
         let closed = CallbackResults::new();
-        let told = closed.tells();
+        let done = closed.callback();
         let close_qp = |rnic: &mut Rnic| {
-            assert!(rnic.is_in_use(Key::Qp(near.qp)), "its connector holds it");
-            rnic.close_qp(near.qp, unpolled, Box::new(move || told(())))
+            assert!(rnic.is_in_use(Key::Qp(near.qp)), "not held by its connector");
+            rnic.close_qp(near.qp, unpolled, Box::new(move || done(())))
         };
         assert_eq!(near.adapter.with(|rnic, _| close_qp(rnic)), Close::Pending);
         assert_eq!(close(&near.adapter, Key::Connector(active)), Close::Done);
@@ -182,9 +182,9 @@ fn a_queue_pair_takes_its_completions_along() {
     }
 }
 
-// A queue pair that was connected is reset, keeps its name, and is connected again; nothing is left of what was posted.
+// A connected queue pair is reset, keeps its number, and is connected again; no earlier request is left.
 #[test]
-fn queue_pairs_are_used_again() {
+fn reset_queue_pairs_are_reconnected() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
     let (_, _, sge) = region_and_sge(&far, 4096);
     for round in 0..3_u64 {
@@ -194,7 +194,7 @@ fn queue_pairs_are_used_again() {
         near.send(round, b"data").unwrap();
         assert_eq!(far.outcomes(1), [(round, WcStatus::Success)]);
         if round == 1 {
-            // One is not polled; the connection ends first.
+            // One completion is not polled; the connection ends first.
             near.adapter.with(|rnic, _| rnic.break_qp(near.qp));
         } else {
             assert_eq!(near.outcomes(1), [(round, WcStatus::Success)]);

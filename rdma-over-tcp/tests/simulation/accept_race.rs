@@ -1,5 +1,5 @@
-//! A peer that accepts and then sends nothing: the adapter sends zero-length Writes behind its first FPDU, where the
-//! peer understands them; with the adapter's connection in the offload target and in the host stack.
+//! A peer that accepts and then sends nothing. The adapter sends zero-length Writes after its first FPDU, if the peer
+//! supports them. Tested with the adapter's connection in the offload target and in the host stack.
 
 use std::net::SocketAddr;
 
@@ -26,12 +26,12 @@ use crate::{
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// Longer than all nudges take, shorter than any limit that ends a connection.
+/// Longer than the times of all nudges, shorter than any limit that ends a connection.
 const LONG: Duration = Duration::from_secs(4);
 const NUDGES: usize = 6;
 const SEND: u64 = 9;
 
-/// The adapter's connection to a peer whose MPA is written by hand.
+/// Connection of the adapter to a peer whose MPA frames are built by the test.
 struct Connected {
     bench: Bench,
     peer: Peer,
@@ -42,7 +42,7 @@ struct Connected {
 }
 
 impl Connected {
-    /// Up to the Reply; the peer understands `rtr`.
+    /// Runs until the Reply; the peer supports `rtr`.
     fn new(policy: OffloadPolicy, config: AdapterConfig, rtr: RtrSet) -> Self {
         let (mut bench, plan) = bench(policy, config);
         let peer = Peer::new(&mut bench);
@@ -52,7 +52,7 @@ impl Connected {
         let side = Side::new(&bench.adapters[1]);
         let connector = bench.adapters[1].create_connector().unwrap();
         let done = CallbackResults::default();
-        let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
+        let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.callback());
         assert_eq!(status, NtStatus::PENDING);
         let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
         let request = peer
@@ -62,7 +62,7 @@ impl Connected {
         let limits = ReadLimits { ird: 4, ord: 4 };
         let (reply, _) = offer.accept(limits, PrivateData::default());
         peer.send(&mut bench, handle, reply.to_vec());
-        peer.until(&mut bench, || done.is_told());
+        peer.until(&mut bench, || done.is_done());
         assert_eq!(done.take(), Some(NtStatus::SUCCESS));
         assert_place(&mut bench, policy);
         let decoder = Decoder::new(true, false);
@@ -71,8 +71,8 @@ impl Connected {
 
     fn complete(&mut self) {
         let done = CallbackResults::default();
-        assert_eq!(self.connector.complete_connect(None, done.tells()), NtStatus::PENDING);
-        self.peer.until(&mut self.bench, || done.is_told());
+        assert_eq!(self.connector.complete_connect(None, done.callback()), NtStatus::PENDING);
+        self.peer.until(&mut self.bench, || done.is_done());
         assert_eq!(done.take(), Some(NtStatus::SUCCESS));
     }
 
@@ -80,7 +80,7 @@ impl Connected {
         self.side.qp.send(SEND, Data::Inline(&[b"hello"]), OpFlags::empty()).unwrap();
     }
 
-    /// The messages that come until so long after `begun`.
+    /// Returns the messages received until `time` after `begun`.
     fn messages(&mut self, begun: Instant, time: Duration) -> Vec<&'static str> {
         let handle = self.handle;
         let _ = self.bench.pair.run(begun + time, |pair| {
@@ -114,7 +114,7 @@ impl Connected {
     }
 }
 
-// RDM-5.1-3, MPE-9.2-7: Writes behind the RTR, no sooner than their times, which double, and no more than six.
+// RDM-5.1-3, MPE-9.2-7: Writes after the RTR, no sooner than their times, which double, and no more than six.
 #[test]
 fn a_silent_peer_is_nudged() {
     for policy in POLICIES {
@@ -136,15 +136,15 @@ fn a_silent_peer_is_nudged() {
         let begun = it.bench.pair.now;
         assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
         assert_eq!(it.nudges(), NUDGES as u64);
-        assert_eq!(it.side.qp.stats().writes, 0, "it is no request of the consumer");
+        assert_eq!(it.side.qp.stats().writes, 0, "not a request of the consumer");
         assert_eq!(it.side.outcome(SEND), Some(NtStatus::SUCCESS));
         assert!(it.side.qp.is_connected());
     }
 }
 
-// A peer that has sent something has seen what came.
+// A peer that has sent a message has received the first one.
 #[test]
-fn a_peer_that_speaks_gets_none() {
+fn peer_that_sends_gets_no_nudges() {
     for policy in POLICIES {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         it.side.receive(1, 64);
@@ -158,9 +158,9 @@ fn a_peer_that_speaks_gets_none() {
     }
 }
 
-// Nor has one that speaks before the consumer's first message overlooked anything.
+// A peer that sends before the consumer's first message gets no Writes either.
 #[test]
-fn a_peer_that_speaks_first_gets_none() {
+fn peer_that_sends_first_gets_no_nudges() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     for policy in POLICIES {
         let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
@@ -178,9 +178,9 @@ fn a_peer_that_speaks_first_gets_none() {
     }
 }
 
-// Nor does it get more when it has been silent at first.
+// A peer that sends late gets no further Writes.
 #[test]
-fn a_peer_that_speaks_late_gets_no_more() {
+fn late_peer_message_stops_nudges() {
     for policy in POLICIES {
         let config = config();
         let time = config.nudge_timeout;
@@ -198,9 +198,9 @@ fn a_peer_that_speaks_late_gets_no_more() {
     }
 }
 
-// A peer that wants a Read as RTR has not said that it understands an empty Write.
+// A peer that selects a Read as RTR has not announced support of an empty Write.
 #[test]
-fn a_peer_of_another_rtr_gets_none() {
+fn peer_with_other_rtr_gets_no_nudges() {
     let rtr = RtrSet { send: false, write: true, read: true };
     for policy in POLICIES {
         let config = AdapterConfig { rtr, ..config() };
@@ -212,10 +212,10 @@ fn a_peer_of_another_rtr_gets_none() {
     }
 }
 
-// MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the first message is the
-// consumer's.
+// MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the consumer sends the first
+// message.
 #[test]
-fn nothing_goes_before_the_consumers_first_message() {
+fn nudges_follow_the_first_message() {
     let client_server = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     let plain = AdapterConfig { revision: Revision::One, ..config() };
     for policy in POLICIES {
@@ -233,9 +233,9 @@ fn nothing_goes_before_the_consumers_first_message() {
     }
 }
 
-// Requests that the adapter carries out by itself are no messages: the nudges begin behind the first that is.
+// Requests completed inside the adapter send no message: the nudges begin after the first one that does.
 #[test]
-fn a_late_first_message_is_followed_by_all_of_them() {
+fn late_first_message_is_followed_by_all_nudges() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     for policy in POLICIES {
         let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
@@ -252,17 +252,17 @@ fn a_late_first_message_is_followed_by_all_of_them() {
     }
 }
 
-// A disconnect before its time: the FIN wakes the peer.
+// A disconnect before the nudge is due: the FIN wakes the peer.
 #[test]
-fn a_connection_that_ends_gets_none() {
+fn disconnect_stops_nudges() {
     for policy in POLICIES {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         let begun = it.bench.pair.now;
         it.complete();
         let done = CallbackResults::default();
-        assert_eq!(it.connector.disconnect(done.tells()), NtStatus::PENDING);
+        assert_eq!(it.connector.disconnect(done.callback()), NtStatus::PENDING);
         assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
-        assert!(done.is_told());
+        assert!(done.is_done());
         assert_eq!(it.nudges(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Peers that break the rules of MPA, with the adapter's connection in the offload target and in the host stack.
+//! Peers that violate MPA, with the adapter's connection in the offload target and in the host stack.
 
 use std::{
     net::SocketAddr,
@@ -31,23 +31,23 @@ use crate::{
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// Some round trips, and less than any time-out.
+/// Several round trips, and less than any timeout.
 const SOON: Duration = Duration::from_millis(100);
 
-/// The only message in `octets`, behind the adapter's Reply: a Terminate.
+/// Returns the error of the only message in `octets` after the adapter's Reply: a Terminate.
 fn terminate(octets: &[u8]) -> WireError {
     let mut decoder = Decoder::new(true, false);
     let mut rest = octets;
     let ulpdu = decoder.next(&mut rest).unwrap().unwrap();
     let Ok(Inbound::Terminate { payload, .. }) = parse(ulpdu) else { panic!("{ulpdu:02x?}") };
     let terminate = ReceivedTerminate::parse(payload, TerminatePhase::Operation).unwrap();
-    assert!(rest.is_empty(), "nothing follows a Terminate");
+    assert!(rest.is_empty(), "octets after a Terminate");
     terminate.meant().number.known().unwrap()
 }
 
-// MPA-7.2-1, DDP-3-9, RDM-6.2.1-1, -2: a FIN within an FPDU or a message is told with its reason, on both sides.
+// MPA-7.2-1, DDP-3-9, RDM-6.2.1-1, -2: a FIN within an FPDU or a message is reported with its reason, on both sides.
 #[test]
-fn a_fin_that_comes_too_early() {
+fn early_fin_is_reported() {
     let send = |last, octets| fpdu(&send_header(last, SendKind::Plain, Msn(1), 0), octets);
     let whole = send(true, b"all of it");
     let write = fpdu(&write_header(false, Stag(0x100), TaggedOffset(0)), b"");
@@ -69,13 +69,14 @@ fn a_fin_that_comes_too_early() {
             let (_listener, mailbox) = listen(&mut bench, remote);
             let (accepted, event) =
                 (CallbackResults::default(), Arc::<Mutex<Option<u32>>>::default());
-            let hears = event.clone();
+            let reason_slot = event.clone();
             let (handle, connector) = peer.establish(&mut bench, remote, &mailbox, |connector| {
-                let event = Box::new(move |reason| *hears.lock().unwrap() = Some(reason));
-                let status = connector.accept(&side.qp, LIMITS, &[], Some(event), accepted.tells());
+                let event = Box::new(move |reason| *reason_slot.lock().unwrap() = Some(reason));
+                let status =
+                    connector.accept(&side.qp, LIMITS, &[], Some(event), accepted.callback());
                 assert_eq!(status, NtStatus::PENDING);
             });
-            peer.until(&mut bench, || accepted.is_told());
+            peer.until(&mut bench, || accepted.is_done());
             assert_eq!(accepted.take(), Some(NtStatus::SUCCESS));
             assert_place(&mut bench, policy);
             let begun = bench.pair.now;
@@ -86,28 +87,28 @@ fn a_fin_that_comes_too_early() {
             peer.until(&mut bench, || event.lock().unwrap().is_some());
             assert_eq!(*event.lock().unwrap(), Some(*reason), "{policy:?}, {octets:02x?}");
             if *reason == 0 {
-                assert!(!side.qp.is_connected(), "nothing is posted any more");
+                assert!(!side.qp.is_connected(), "posts still accepted");
                 let done = CallbackResults::default();
-                assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
-                peer.until(&mut bench, || done.is_told());
+                assert_eq!(connector.disconnect(done.callback()), NtStatus::PENDING);
+                peer.until(&mut bench, || done.is_done());
                 continue;
             }
             assert!(!side.qp.is_connected());
             assert_eq!(side.outcome(1), Some(NtStatus::CANCELLED));
             let (received, status) = peer.receive_all(&mut bench, handle);
             assert_eq!(terminate(&received), WireError::MpaConnectionLost);
-            assert!(status.peer_closed, "a FIN, behind the Terminate: {status:?}");
-            assert!(bench.pair.now - begun < SOON, "{policy:?}: not by a time-out");
+            assert!(status.peer_closed, "no FIN after the Terminate: {status:?}");
+            assert!(bench.pair.now - begun < SOON, "{policy:?}: ended by a timeout");
         }
     }
 }
 
-/// Behind a key: flags, revision, length, private data.
+/// Start-up frame: key, then flags, revision, length and private data.
 fn frame(kind: FrameKind, octets: &[u8]) -> Vec<u8> {
     [kind.key(), octets].concat()
 }
 
-/// Beginnings of what cannot become a frame of this kind.
+/// Prefixes of octets that cannot become a frame of this kind.
 fn no_frames(kind: FrameKind) -> Vec<Vec<u8>> {
     let other = match kind {
         FrameKind::Request => FrameKind::Reply,
@@ -145,8 +146,8 @@ fn no_request() {
     }
 }
 
-// MPA-7.1.2-7, MPA-7.1.2-14, MPA-8-3, MPE-10-3: so do octets that cannot become a Reply, and one that does not answer
-// the Request. The connect is told at once.
+// MPA-7.1.2-7, MPA-7.1.2-14, MPA-8-3, MPE-10-3: octets that cannot become a Reply, or a Reply that does not match the
+// Request, end the connection at once. The connect completes at once.
 #[test]
 fn no_reply() {
     let mut replies = no_frames(FrameKind::Reply);
@@ -178,32 +179,32 @@ fn no_reply() {
             let side = Side::new(&bench.adapters[1]);
             let connector = bench.adapters[1].create_connector().unwrap();
             let done = CallbackResults::default();
-            let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
+            let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.callback());
             assert_eq!(status, NtStatus::PENDING);
             let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
-            // The Request is there.
+            // The Request has arrived.
             peer.run(&mut bench, |streams, connections, now| {
                 streams.receive(now, connections, handle)
             });
             assert_place(&mut bench, policy);
             let begun = bench.pair.now;
             peer.send(&mut bench, handle, octets.clone());
-            peer.until(&mut bench, || done.is_told());
+            peer.until(&mut bench, || done.is_done());
             assert_eq!(done.take(), Some(NtStatus::CONNECTION_ABORTED), "{octets:02x?}");
             let why = connector.failure().unwrap().to_string();
             assert_eq!(why, format!("{words} (2/0/04)"));
             let status = peer.receive_all(&mut bench, handle).1;
-            assert!(status.error.is_some(), "a reset: {status:?}");
+            assert!(status.error.is_some(), "no reset: {status:?}");
             let took = bench.pair.now - begun;
             assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {octets:02x?}: {took:?}");
-            // The queue pair may try again (NDK-CON-1).
+            // The queue pair may connect again (NDK-CON-1).
             assert!(!side.qp.is_connected());
         }
     }
 }
 
-// NDK-EP-9: connections that do not send their Request displace each other, oldest first, of one peer or of
-// the listener, and are counted. One that sends it is out of danger.
+// NDK-EP-9: connections that do not send their Request displace each other, oldest first, per peer or per listener, and
+// are counted. A connection that has sent it is not displaced.
 #[test]
 fn silent_connections() {
     let limits = ListenerConfig::with_backlog(7);
@@ -226,7 +227,7 @@ fn silent_connections() {
             let silent: Vec<_> = (0..5).map(|_| peer.connect(&mut bench, remote)).collect();
             for handle in &silent[..2] {
                 let status = peer.receive_all(&mut bench, *handle).1;
-                assert!(status.error.is_some(), "{policy:?}: a reset: {status:?}");
+                assert!(status.error.is_some(), "{policy:?}: no reset: {status:?}");
             }
             assert_place(&mut bench, policy);
             assert!(bench.pair.now < Instant::ZERO + SOON);
@@ -237,7 +238,7 @@ fn silent_connections() {
             let counters = bench.adapters[1].counters();
             assert_eq!((counters.requests_displaced, counters.connect_failure), (2, 2));
 
-            // A late Request is as good as an early one, and leaves room.
+            // A late Request is accepted as an early one, and frees its slot.
             peer.send(&mut bench, silent[2], initiator().request().to_vec());
             peer.until(&mut bench, || mailbox.lock().unwrap().len() == 2);
             peer.connect(&mut bench, remote);
@@ -246,21 +247,21 @@ fn silent_connections() {
     }
 }
 
-/// How a peer of the old kind meets an enhanced Request.
+/// Peer without RFC 6581, by its reaction to an enhanced Request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Old {
+enum LegacyPeer {
     Closes,
     Resets,
     AnswersPlain,
 }
 
-// MPE-10-3: a peer that does not know enhanced start-up gets a plain Request on a new connection, once, if the adapter
-// is to retry.
+// MPE-10-3: a peer without enhanced start-up gets a plain Request on a new connection, once, if the adapter is
+// configured to retry.
 #[test]
-fn an_old_peer_gets_a_plain_request() {
+fn peer_without_rfc_6581_gets_a_plain_request() {
     let plain = frame(FrameKind::Reply, &[0x40, 1, 0, 0]);
     for policy in POLICIES {
-        for old in [Old::Closes, Old::Resets, Old::AnswersPlain] {
+        for old in [LegacyPeer::Closes, LegacyPeer::Resets, LegacyPeer::AnswersPlain] {
             for retry_plain in [true, false] {
                 let (mut bench, plan) = bench(policy, AdapterConfig { retry_plain, ..config() });
                 let peer = Peer::new(&mut bench);
@@ -270,7 +271,8 @@ fn an_old_peer_gets_a_plain_request() {
                 let side = Side::new(&bench.adapters[1]);
                 let connector = bench.adapters[1].create_connector().unwrap();
                 let done = CallbackResults::default();
-                let status = connector.connect(&side.qp, None, remote, LIMITS, b"", done.tells());
+                let status =
+                    connector.connect(&side.qp, None, remote, LIMITS, b"", done.callback());
                 assert_eq!(status, NtStatus::PENDING);
                 let request = |bench: &mut Bench| {
                     let handle = peer.run(bench, |streams, _, _| streams.accept(listener));
@@ -282,19 +284,19 @@ fn an_old_peer_gets_a_plain_request() {
                 let (handle, first) = request(&mut bench);
                 assert!(first.revision == Revision::Two && first.enhanced.is_some());
                 match old {
-                    Old::Closes => peer.shutdown(&mut bench, handle),
-                    Old::Resets => peer.now(&mut bench, |streams, connections, now| {
+                    LegacyPeer::Closes => peer.shutdown(&mut bench, handle),
+                    LegacyPeer::Resets => peer.now(&mut bench, |streams, connections, now| {
                         streams.abort(now, connections, handle);
                     }),
-                    Old::AnswersPlain => peer.send(&mut bench, handle, plain.clone()),
+                    LegacyPeer::AnswersPlain => peer.send(&mut bench, handle, plain.clone()),
                 }
                 if retry_plain {
                     let (handle, second) = request(&mut bench);
                     assert!(second.revision == Revision::One && second.enhanced.is_none());
-                    assert!(!done.is_told());
+                    assert!(!done.is_done());
                     peer.send(&mut bench, handle, plain.clone());
                 }
-                peer.until(&mut bench, || done.is_told());
+                peer.until(&mut bench, || done.is_done());
                 let is_connected = done.take() == Some(NtStatus::SUCCESS);
                 assert_eq!(is_connected, retry_plain, "{policy:?}, {old:?}");
                 let failures = bench.adapters[1].counters().connect_failure;

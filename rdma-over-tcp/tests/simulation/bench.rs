@@ -16,10 +16,10 @@ use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, simulation::Adapte
 
 use crate::{moves::Moves, plan::Plan, stream::ByteStream};
 
-/// Virtual time one seed may take. With a lost FIN, and the peer's TIME_WAIT behind it, minutes pass.
+/// Limit of the virtual time of one seed. A lost FIN, with the peer's TIME-WAIT after it, takes minutes.
 const LIMIT: Instant = Instant::from_millis(1_800_000);
 
-/// An end of the wire.
+/// End of the link.
 pub(crate) type Wire = Impaired<Box<dyn Link>>;
 
 fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
@@ -39,29 +39,29 @@ fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::
     })
 }
 
-/// Where a plan is played: two adapters, and what runs them.
+/// Environment in which a plan runs: two adapters, and their event loops.
 pub(crate) trait Stage {
     fn adapters(&self) -> &[Adapter; 2];
 
-    /// Nothing happens while the consumers act.
+    /// True if the adapters do not run while the consumers act.
     fn is_lockstep(&self) -> bool;
 
     /// Runs until `done`, which may use the adapters.
     ///
     /// # Errors
-    /// It is not done in time.
+    /// `done` is still false at the time limit.
     fn run(&mut self, done: &mut dyn FnMut() -> bool) -> Result<(), String>;
 
-    /// Runs until no connection is left, once every object is closed.
+    /// Runs until no connection is left, after all objects are closed.
     ///
     /// # Errors
-    /// Some are left.
+    /// Some connections are left.
     fn run_until_empty(&mut self) -> Result<(), String>;
 
-    /// What the connections are made of, for whoever reads a failure.
+    /// Describes the transport of the connections, for failure reports.
     fn describe(&self) -> String;
 
-    /// So many connections of queue pairs have been there.
+    /// Asserts that queue pairs had `count` connections.
     fn assert_connections(&self, count: u64);
 }
 
@@ -80,7 +80,7 @@ impl Stage for Bench {
 
     fn run_until_empty(&mut self) -> Result<(), String> {
         Self::run_until_empty(self).map_err(|stall| stall.to_string())?;
-        // A close that is held back, which nobody waits for, ends behind the last connection.
+        // A deferred close without a callback completes after the last connection.
         let is_idle = |core: &Core| core.clients.first::<AdapterClient>().is_idle();
         let idle = |pair: &mut Pair<Core>| (is_idle(&pair.a) && is_idle(&pair.b)).then_some(());
         self.pair.run(LIMIT, idle).map_err(|stall| format!("objects are left: {stall}"))
@@ -104,7 +104,7 @@ impl Stage for Bench {
             if self.moves.is_none() {
                 let streams = u64::from(self.stream.is_some());
                 let expected = count + streams;
-                // One that moves goes down again.
+                // A connection moved to the host is offloaded again.
                 let moves = self.stream.as_ref().map_or(0, |stream| stream.moved as u64);
                 let initiates = expected..=expected + moves;
                 assert!(initiates.contains(&engine.initiates), "{initiates:?} {engine:?}");
@@ -113,13 +113,13 @@ impl Stage for Bench {
     }
 }
 
-/// The bench.
+/// Test bench on virtual time.
 pub(crate) struct Bench {
     pub(crate) pair: Pair<Core>,
     pub(crate) adapters: [Adapter; 2],
-    /// What another client does meanwhile.
+    /// Byte stream of another client.
     pub(crate) stream: Option<ByteStream>,
-    /// Who moves their connections.
+    /// Mover of the connections.
     pub(crate) moves: Option<Moves>,
 }
 
@@ -128,7 +128,7 @@ impl Bench {
         Self::through(plan, seeds, |_, link| link)
     }
 
-    /// The same, with the link of each node wrapped.
+    /// Creates a bench with the link of each node wrapped.
     pub(crate) fn through<L: Link + 'static>(
         plan: &Plan,
         seeds: [u64; 2],
@@ -162,7 +162,7 @@ impl Bench {
         })
     }
 
-    /// Runs until the byte stream is through, if there is one.
+    /// Runs until the byte stream is complete, if there is one.
     pub(crate) fn run_stream(&mut self) -> Result<(), Stall> {
         let Self { pair, stream, .. } = self;
         let Some(stream) = stream else { return Ok(()) };

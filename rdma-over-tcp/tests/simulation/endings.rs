@@ -1,4 +1,4 @@
-//! Ends of connections in either stack, and of those that change stacks while a FIN is on its way.
+//! Ends of connections in either stack, and of connections that change stacks while a FIN is in flight.
 
 use std::{
     net::SocketAddr,
@@ -27,18 +27,18 @@ use crate::{
     plan::Plan,
 };
 
-/// One way.
+/// One-way delay of the link.
 const DELAY: Duration = Duration::from_millis(50);
-/// More than a round trip and a delayed acknowledgement, less than any time-out or TIME-WAIT.
+/// Longer than a round trip and a delayed acknowledgement, shorter than any timeout or TIME-WAIT.
 const SOON: Duration = Duration::from_millis(300);
 
-/// Two connected queue pairs on a link that loses nothing.
+/// Two connected queue pairs on a lossless link.
 struct Scene {
     bench: Bench,
     sides: [Side; 2],
     connectors: [Connector; 2],
-    /// The reason of the accepting end's disconnect event, once it has come.
-    heard: Arc<OnceLock<u32>>,
+    /// Reason of the accepting end's disconnect event, after it was received.
+    end_reason: Arc<OnceLock<u32>>,
 }
 
 impl Scene {
@@ -46,7 +46,7 @@ impl Scene {
         Self::with(policy, |_| {})
     }
 
-    /// The same with adapters that are configured otherwise.
+    /// Creates a scene with configured adapters.
     fn with(policy: OffloadPolicy, configure: impl Fn(&mut AdapterConfig)) -> Self {
         let mut plan = Plan::with(&mut Rand64::new(7), false);
         plan.adapters.iter_mut().for_each(configure);
@@ -56,38 +56,38 @@ impl Scene {
         let mut bench = Bench::new(&plan, [1, 2]);
         let sides = [0, 1].map(|at| Side::new(&bench.adapters[at]));
         let remote = SocketAddr::new(plan.addresses[1], 7000);
-        let heard = Arc::<OnceLock<u32>>::default();
-        let hears = heard.clone();
-        let event = Box::new(move |reason| hears.set(reason).unwrap());
+        let end_reason = Arc::<OnceLock<u32>>::default();
+        let reason_slot = end_reason.clone();
+        let event = Box::new(move |reason| reason_slot.set(reason).unwrap());
         let connectors = connect(&mut bench, [&sides[0], &sides[1]], remote, Some(event));
-        let mut scene = Self { bench, sides, connectors, heard };
+        let mut scene = Self { bench, sides, connectors, end_reason };
         scene.settle();
         scene
     }
 
-    /// Runs until nothing is to be done at this time.
+    /// Runs until no work is left at the current time.
     fn settle(&mut self) {
         let now = self.bench.pair.now;
         let _ = self.bench.pair.run(now, |_| None::<()>);
     }
 
-    /// Runs until nothing is on its way.
+    /// Runs until no data is in flight.
     fn rest(&mut self) {
         let quiet = self.bench.pair.now + Duration::from_secs(1);
         let _ = self.bench.pair.run(quiet, |_| None::<()>);
         self.settle();
     }
 
-    /// Runs the second node, while the first one and what it has sent are dead, until `limit`. Returns when its
-    /// consumer was told.
-    fn survive(&mut self, limit: Instant) -> Option<Instant> {
+    /// Runs the second node until `limit`, while the first one is dead and the frames it has sent are lost. Returns the
+    /// time of its consumer's disconnect event.
+    fn run_survivor(&mut self, limit: Instant) -> Option<Instant> {
         let pair = &mut self.bench.pair;
         while pair.now < limit {
             while pair.b.poll(pair.now).unwrap() || pair.b.has_input() {}
             let mut callbacks = Vec::new();
             pair.b.clients.take_callbacks(&mut callbacks);
             callbacks.into_iter().for_each(|callback| callback());
-            if self.heard.get().is_some() {
+            if self.end_reason.get().is_some() {
                 return Some(pair.now);
             }
             pair.now = pair.b.poll_at(pair.now).map_or(limit, |at| at.max(pair.now));
@@ -95,7 +95,7 @@ impl Scene {
         None
     }
 
-    /// Where the connection of the first node is.
+    /// Stack of the first node's connection.
     fn place(&mut self) -> Option<(OffloadHandle, OffloadState)> {
         let (reply, rows) = crossbeam_channel::bounded(1);
         self.core().request(Request::List { only: None, reply });
@@ -109,29 +109,29 @@ impl Scene {
     }
 
     fn disconnect(&mut self, side: usize) -> CallbackResults {
-        let told = CallbackResults::default();
-        assert_eq!(self.connectors[side].disconnect(told.tells()), NtStatus::PENDING);
+        let results = CallbackResults::default();
+        assert_eq!(self.connectors[side].disconnect(results.callback()), NtStatus::PENDING);
         self.settle();
-        told
+        results
     }
 
-    /// Runs until `told`; returns when.
-    fn until(&mut self, told: &CallbackResults) -> Instant {
-        self.bench.run(|| told.is_told()).unwrap();
-        assert_eq!(told.take(), Some(NtStatus::SUCCESS));
+    /// Runs until the callback; returns its time.
+    fn until(&mut self, results: &CallbackResults) -> Instant {
+        self.bench.run(|| results.is_done()).unwrap();
+        assert_eq!(results.take(), Some(NtStatus::SUCCESS));
         self.bench.pair.now
     }
 
-    /// Both ends close; nothing is left.
+    /// Disconnects both ends and asserts that nothing is left.
     fn close(mut self) {
-        let told = self.disconnect(1);
-        self.until(&told);
+        let results = self.disconnect(1);
+        self.until(&results);
         self.bench.run_until_empty().unwrap();
     }
 }
 
-// NDK-DISC-5: a disconnect is complete when the peer has acknowledged all, FIN included: not sooner, and whether or
-// not the peer's consumer ends its side too. The stack that sent the FIN need not be the one that hears of this.
+// NDK-DISC-5: a disconnect completes when the peer has acknowledged all data and the FIN: no sooner, even if the peer's
+// consumer does not disconnect. The stack that sent the FIN need not be the one that receives the acknowledgement.
 #[test]
 fn a_disconnect_ends_with_its_acknowledgement() {
     for (policy, moves_to) in [
@@ -142,7 +142,7 @@ fn a_disconnect_ends_with_its_acknowledgement() {
     ] {
         let mut scene = Scene::new(policy);
         let begun = scene.bench.pair.now;
-        let told = scene.disconnect(0);
+        let results = scene.disconnect(0);
         let (handle, from) = scene.place().unwrap();
         assert_eq!(from == OffloadState::InHost, policy == OffloadPolicy::Never);
         match moves_to {
@@ -153,14 +153,14 @@ fn a_disconnect_ends_with_its_acknowledgement() {
         scene.settle();
         let place = scene.place().unwrap().1;
         assert_eq!((scene.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
-        let took = scene.until(&told) - begun;
+        let took = scene.until(&results) - begun;
         assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {moves_to:?}: {took:?}");
-        assert!(scene.heard.get().is_some(), "{policy:?}: the FIN is an event");
+        assert!(scene.end_reason.get().is_some(), "{policy:?}: no event for the FIN");
         scene.close();
     }
 }
 
-// NDK-LIFE-11: a queue pair that is closed takes its connection along, by an RST.
+// NDK-LIFE-11: the close of a queue pair resets its connection.
 #[test]
 fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
@@ -174,13 +174,13 @@ fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
         let took = bench.pair.now - begun;
         assert!((DELAY..SOON).contains(&took), "{policy:?}: {took:?}");
         bench.run_until_empty().unwrap();
-        assert!(bench.pair.now - begun < SOON, "{policy:?}: nobody waits after an RST");
+        assert!(bench.pair.now - begun < SOON, "{policy:?}: waited after an RST");
     }
 }
 
-// RFC 9293 §3.8.4, NDK-DISC-7: a peer that died without a word is found out in an idle connection, within the limit.
+// RFC 9293 §3.8.4, NDK-DISC-7: a peer that failed silently is detected on an idle connection, within the limit.
 #[test]
-fn a_dead_peer_is_found_out() {
+fn dead_peer_is_detected() {
     let fast =
         KeepAlive { idle: Duration::from_secs(2), interval: Duration::from_secs(2), probes: 4 };
     let default = AdapterConfig::default().keep_alive.unwrap();
@@ -190,36 +190,36 @@ fn a_dead_peer_is_found_out() {
             scene.sides[1].receive(5, 64);
             scene.rest();
             let begun = scene.bench.pair.now;
-            let told = scene
-                .survive(begun + 2 * keep_alive.limit())
-                .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: no end"));
-            let took = told - begun;
-            // The last segment of the peer came shortly before.
+            let ended = scene
+                .run_survivor(begun + 2 * keep_alive.limit())
+                .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: connection not ended"));
+            let took = ended - begun;
+            // The last segment of the peer arrived shortly before.
             let limits = keep_alive.limit() - SOON..=keep_alive.limit();
             assert!(limits.contains(&took), "{policy:?}: {took:?}");
-            assert_eq!(scene.heard.get(), Some(&DisconnectReason::NO_ANSWER.0));
+            assert_eq!(scene.end_reason.get(), Some(&DisconnectReason::NO_ANSWER.0));
             assert_eq!(scene.sides[1].outcome(5), Some(NtStatus::CANCELLED));
             assert!(!scene.sides[1].qp.is_connected());
         }
         let mut scene = Scene::with(policy, |it| it.keep_alive = None);
         scene.rest();
         let begun = scene.bench.pair.now;
-        assert_eq!(scene.survive(begun + 100 * default.limit()), None, "{policy:?}");
+        assert_eq!(scene.run_survivor(begun + 100 * default.limit()), None, "{policy:?}");
     }
 }
 
-// Probes that are answered end nothing.
+// Answered probes do not end the connection.
 #[test]
-fn an_idle_peer_lives() {
+fn idle_peer_stays_connected() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
         let mut scene = Scene::new(policy);
         let until = scene.bench.pair.now + Duration::from_secs(3600);
         let _ = scene.bench.pair.run(until, |_| None::<()>);
         assert!(
             until.saturating_since(scene.bench.pair.now) < Duration::from_secs(60),
-            "nobody has probed"
+            "no keep-alive probe sent"
         );
         assert!(scene.sides.iter().all(|side| side.qp.is_connected()));
-        assert_eq!(scene.heard.get(), None);
+        assert_eq!(scene.end_reason.get(), None);
     }
 }

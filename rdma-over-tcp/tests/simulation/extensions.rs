@@ -1,8 +1,8 @@
 //! Atomics and immediate data (RFC 7306) among the operations of half of the seeds.
 //!
-//! Each side has words of its own, on which its peer works through one connection: every outcome is known when it is
-//! planned. A node has two words more, which all queue pairs of its peer work on. What an atomic on these finds depends
-//! on the network; that all of it can have happened one after the other is checked in the end.
+//! Each side has words of its own, used by its peer over one connection: every outcome is known in the plan. A node has
+//! two more words, used by all queue pairs of its peer. The originals returned by atomics on them depend on the
+//! network; the test checks at the end that they are serializable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,29 +14,29 @@ use crate::{
     side::Side,
 };
 
-/// Words of a side.
+/// Words per side.
 const WORDS: usize = 3;
-/// Atomics and immediate data of a side, at most.
+/// Maximum atomics and immediate data per side.
 const OPERATIONS_MAX: usize = 16;
 
-/// What an atomic works on.
+/// Target of an atomic.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// A word of the peer's buffer.
+    /// Word of the peer's buffer.
     Own(Span),
-    /// The peer's word that FetchAdds of all queue pairs work on.
+    /// Word of the peer for FetchAdds of all queue pairs.
     SharedSum,
-    /// The one for CmpSwaps.
+    /// Word of the peer for CmpSwaps of all queue pairs.
     SharedChain,
 }
 
 impl Conversation {
-    /// Puts atomics and immediate data between the operations.
+    /// Inserts atomics and immediate data between the operations.
     pub(crate) fn extend(&mut self, plan: &Plan) {
         if !plan.adapters[0].rfc7306 {
             return;
         }
-        // A generator of its own: the other operations of a seed are the same without.
+        // A generator of its own: the other operations of a seed are the same without extensions.
         let own = self.sides[0].initial.first_chunk().copied().unwrap_or_default();
         let mut rng = Rand64::new(plan.adapters[0].seed ^ u128::from(u64::from_le_bytes(own)));
         for side in &mut self.sides {
@@ -46,14 +46,14 @@ impl Conversation {
         }
         for from in 0..2 {
             for _ in 0..draw(&mut rng, OPERATIONS_MAX + 1) {
-                // Not before the first message, and the farewell stays the last.
+                // Not before the first message, and not after the last.
                 let at = 1 + draw(&mut rng, self.sides[from].operations.len() - 1);
                 match once_in(&mut rng, 3) {
                     true => self.immediate(&mut rng, from, at),
                     false => self.atomic(&mut rng, from, at),
                 }
             }
-            self.carry_out(from);
+            self.apply_own_words(from);
         }
     }
 
@@ -68,7 +68,7 @@ impl Conversation {
         let before = operations[..at].iter().filter(|it| it.action.takes_receive()).count();
         operations.insert(at, Operation { action: Action::Immediate { data }, flags });
         let peer = &mut self.sides[1 - from];
-        // Of any length: nothing is placed there.
+        // Of any length: no data is placed in them.
         let spans = match once_in(rng, 2) {
             true => Vec::new(),
             false => Vec::from([peer.allot(rng, 20)]),
@@ -90,7 +90,7 @@ impl Conversation {
                 (Target::SharedSum, AtomicOperation::FetchAdd { add, mask: 0 })
             }
             1 => {
-                // One bit is compared; the new value is one that no other request has.
+                // One bit is compared; the new value is unique among all requests.
                 let (compare, compare_mask) = (rng.rand_u64(), 1);
                 let (swap, swap_mask) = (rng.rand_u64(), u64::MAX);
                 let swap = AtomicOperation::CompareSwap { compare, compare_mask, swap, swap_mask };
@@ -118,8 +118,8 @@ impl Conversation {
         self.sides[from].operations.insert(at, Operation { action, flags });
     }
 
-    /// The outcomes on words that one connection works on.
-    fn carry_out(&mut self, from: usize) {
+    /// Computes the outcomes on words that one connection uses.
+    fn apply_own_words(&mut self, from: usize) {
         let [a, b] = &mut self.sides;
         let (side, peer) = if from == 0 { (a, b) } else { (b, a) };
         for Operation { action, .. } in &side.operations {
@@ -134,7 +134,7 @@ impl Conversation {
     }
 }
 
-/// The words of a node for all queue pairs of its peer.
+/// Words of a node for all queue pairs of its peer.
 pub(crate) struct Shared {
     buffer: RegisteredBuffer,
     pub(crate) mr: Mr,
@@ -157,7 +157,7 @@ impl Shared {
         self.buffer.word(offset).unwrap().load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// All atomics of `sides` on these words can have happened one after the other. Their outcomes join the images.
+    /// Asserts that all atomics of `sides` on these words are serializable, and copies their outcomes to the images.
     pub(crate) fn settle<'a>(&self, sides: impl Iterator<Item = &'a mut Side>) {
         let (mut sums, mut chain) = (Vec::new(), Vec::new());
         for side in sides {
@@ -173,12 +173,12 @@ impl Shared {
                 side.plan.image[sink.clone()].copy_from_slice(&octets);
             }
         }
-        assert_eq!(sum_of(sums), Some(self.value(0)), "FetchAdds one after the other");
-        assert_eq!(end_of(chain), Some(self.value(8)), "CmpSwaps one after the other");
+        assert_eq!(sum_of(sums), Some(self.value(0)), "FetchAdds not serializable");
+        assert_eq!(end_of(chain), Some(self.value(8)), "CmpSwaps not serializable");
     }
 }
 
-/// The sum of FetchAdds, if each has found that of those before it.
+/// Returns the sum of FetchAdds if each returned the sum of those before it.
 fn sum_of(mut seen: Vec<(u64, AtomicOperation)>) -> Option<u64> {
     seen.sort_unstable_by_key(|(original, _)| *original);
     seen.into_iter().try_fold(0, |sum, (original, operation)| {
@@ -186,7 +186,7 @@ fn sum_of(mut seen: Vec<(u64, AtomicOperation)>) -> Option<u64> {
     })
 }
 
-/// The last value of CmpSwaps with values of their own, if those that swapped make a chain, and the others have found
+/// Returns the last value of CmpSwaps with unique values, if the successful ones form a chain, and the others returned
 /// values of it.
 fn end_of(seen: Vec<(u64, AtomicOperation)>) -> Option<u64> {
     let is_swap =
@@ -204,9 +204,9 @@ fn end_of(seen: Vec<(u64, AtomicOperation)>) -> Option<u64> {
     (is_whole && seen.iter().all(|(original, _)| values.contains(original))).then_some(value)
 }
 
-// The check itself: a lost addition, an outcome twice, a value from nowhere.
+// Negative cases of the check: a lost addition, a duplicate outcome, an unknown value.
 #[test]
-fn what_cannot_have_happened_is_found() {
+fn unserializable_outcomes_are_detected() {
     let add = |original, add| (original, AtomicOperation::FetchAdd { add, mask: 0 });
     assert_eq!(sum_of(vec![add(5, 2), add(0, 5)]), Some(7));
     assert_eq!(sum_of(vec![add(0, 5), add(0, 2)]), None);
@@ -217,6 +217,6 @@ fn what_cannot_have_happened_is_found() {
     };
     assert_eq!(end_of(vec![swap(5, 5, 9), swap(0, 0, 5), swap(9, 4, 1)]), Some(9));
     assert_eq!(end_of(vec![swap(0, 0, 5), swap(0, 0, 9)]), None, "swapped twice");
-    assert_eq!(end_of(vec![swap(0, 0, 5), swap(6, 6, 9)]), None, "never there");
-    assert_eq!(end_of(vec![swap(0, 0, 5), swap(6, 1, 9)]), None, "never seen");
+    assert_eq!(end_of(vec![swap(0, 0, 5), swap(6, 6, 9)]), None, "value not in the chain");
+    assert_eq!(end_of(vec![swap(0, 0, 5), swap(6, 1, 9)]), None, "original not in the chain");
 }

@@ -1,5 +1,5 @@
-//! Errors that end a connection, on a bad network: the statuses on both sides, nothing placed, and the
-//! other queue pairs of the same adapters go on as if nothing had happened.
+//! Errors that end a connection, on a bad network: the statuses on both sides, no data placed, and the other queue
+//! pairs of the same adapters are not affected.
 
 use oorandom::Rand64;
 use rdma_over_tcp::{
@@ -14,16 +14,16 @@ use crate::{
     side::Side,
 };
 
-/// Networks on which each error is made.
+/// Networks per error.
 const SEEDS: u64 = 12;
-/// Bytes of a request that is meant to be under way when the peer gives up: more than TCP sends at once.
+/// Bytes of a request that is in flight when the peer ends the connection: more than TCP sends at once.
 const LARGE: usize = 300 * 1024;
-/// Context of the request that is at fault.
-const CULPRIT: u64 = 1000;
-/// Context of requests behind it.
-const BEHIND: u64 = 1001;
+/// Context of the faulty request.
+const FAULTY: u64 = 1000;
+/// Context of the requests after it.
+const AFTER: u64 = 1001;
 
-/// What the active side does wrong.
+/// Error of the active side.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
     WriteBeyond,
@@ -49,8 +49,8 @@ impl Fault {
         }
     }
 
-    /// What the request comes to if the Terminate finds it under way. TCP may have acknowledged all of a
-    /// write or send before: then it was SUCCESS. A read or an atomic waits for its response.
+    /// Status of the request if the Terminate arrives before its completion. TCP may have acknowledged all of a write
+    /// or send before: then it is SUCCESS. A read or an atomic completes with its response.
     const fn status(self) -> NtStatus {
         match self {
             Self::WriteBeyond
@@ -67,7 +67,7 @@ impl Fault {
         matches!(self, Self::ReadBeyond | Self::ReadWithWrongToken | Self::AtomicWithoutRight)
     }
 
-    /// Statuses of the receives that the passive side has posted.
+    /// Statuses of the receives posted by the passive side.
     const fn receives(self) -> &'static [NtStatus] {
         match self {
             Self::SendTooLong => &[NtStatus::BUFFER_OVERFLOW, NtStatus::CANCELLED],
@@ -78,7 +78,7 @@ impl Fault {
 
     fn commit(self, active: &Side, passive: &Side) {
         let end = passive.plan.image.len() - GUARD;
-        // The first segment already leaves the registered span by all but ten bytes.
+        // The first segment already exceeds the registered span by all but ten bytes.
         let beyond = passive.buffer.address() + end as u64 - 10;
         let source = passive.buffer.address() + passive.plan.source.start as u64;
         let [readable, writable] = passive.regions.each_ref().map(|mr| mr.remote_token());
@@ -91,29 +91,29 @@ impl Fault {
             [Sge { address, length: 1, token }]
         };
         let (qp, flags) = (&active.qp, OpFlags::empty());
-        for context in (CULPRIT..).take(self.receives().len()) {
+        for context in (FAULTY..).take(self.receives().len()) {
             let byte = passive.plan.source.end..passive.plan.source.end + 1;
             passive.qp.receive(context, &passive.sges(&[byte])).unwrap();
         }
         match self {
-            Self::WriteBeyond => qp.write(CULPRIT, data, beyond, writable, flags),
-            Self::WriteWithWrongToken => qp.write(CULPRIT, data, source, writable ^ 1, flags),
-            Self::ReadBeyond => qp.read(CULPRIT, &sink(), source - 1, readable, flags),
-            Self::ReadWithWrongToken => qp.read(CULPRIT, &sink(), source, readable ^ 1, flags),
+            Self::WriteBeyond => qp.write(FAULTY, data, beyond, writable, flags),
+            Self::WriteWithWrongToken => qp.write(FAULTY, data, source, writable ^ 1, flags),
+            Self::ReadBeyond => qp.read(FAULTY, &sink(), source - 1, readable, flags),
+            Self::ReadWithWrongToken => qp.read(FAULTY, &sink(), source, readable ^ 1, flags),
             Self::AtomicWithoutRight => {
                 let start = active.plan.source.end;
                 let result = start..start + 8;
                 let sge = active.sges(&[result])[0];
-                qp.fetch_add(CULPRIT, sge, source, writable, 1, flags)
+                qp.fetch_add(FAULTY, sge, source, writable, 1, flags)
             }
-            Self::SendTooLong | Self::SendWithoutReceive => qp.send(CULPRIT, data, flags),
+            Self::SendTooLong | Self::SendWithoutReceive => qp.send(FAULTY, data, flags),
         }
         .unwrap();
-        qp.send(BEHIND, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
+        qp.send(AFTER, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
     }
 }
 
-/// Returns whether the request at fault was told so.
+/// Runs one seed. Returns true if the faulty request completed with the error.
 fn scenario(fault: Fault, seed: u64) -> bool {
     let mut rng = Rand64::new(u128::from(seed) << 8);
     let mut plan = Plan::with(&mut rng, true);
@@ -122,7 +122,7 @@ fn scenario(fault: Fault, seed: u64) -> bool {
         adapter.rfc7306 |= fault == Fault::AtomicWithoutRight;
     }
     let conversations = vec![
-        Conversation::greeting(&mut rng, LARGE),
+        Conversation::minimal(&mut rng, LARGE),
         Conversation::new(&mut rng, &plan),
         Conversation::new(&mut rng, &plan),
     ];
@@ -134,21 +134,21 @@ fn scenario(fault: Fault, seed: u64) -> bool {
         world.act();
         world.pairs[0].iter().all(Side::is_done)
     });
-    world.check(&bench, "greeting", outcome);
+    world.check(&bench, "first messages", outcome);
     let [active, passive] = &mut world.pairs[0];
     (active.after, passive.after) = (Some(Vec::new()), Some(Vec::new()));
     fault.commit(active, passive);
     let outcome = bench.run(|| {
         world.act();
-        let told = |side: &Side| !side.told.lock().unwrap().events.is_empty();
-        world.is_done() && world.pairs[0].iter().all(told)
+        let is_ended = |side: &Side| !side.results.lock().unwrap().events.is_empty();
+        world.is_done() && world.pairs[0].iter().all(is_ended)
     });
     world.check(&bench, "error", outcome);
 
     let [active, passive] = &world.pairs[0];
     let by_peer = DisconnectReason::terminated(DisconnectReason(fault.code()).number());
     for (side, reason) in [(active, by_peer.0), (passive, fault.code())] {
-        assert_eq!(side.told.lock().unwrap().events, [reason], "{fault:?}");
+        assert_eq!(side.results.lock().unwrap().events, [reason], "{fault:?}");
         assert!(!side.qp.is_connected());
     }
     assert_eq!((passive.qp.stats().terminates_out, active.qp.stats().terminates_in), (1, 1));
@@ -156,39 +156,39 @@ fn scenario(fault: Fault, seed: u64) -> bool {
         let results = side.after.iter().flatten();
         results.map(|result| (result.request_context, result.status)).collect()
     };
-    let receives: Vec<_> = (CULPRIT..).zip(fault.receives().iter().copied()).collect();
+    let receives: Vec<_> = (FAULTY..).zip(fault.receives().iter().copied()).collect();
     assert_eq!(statuses(passive), receives, "{fault:?}");
-    let is_told = statuses(active)[0].1 == fault.status();
-    let behind = statuses(active)[1].1;
-    match is_told {
+    let has_failed = statuses(active)[0].1 == fault.status();
+    let after = statuses(active)[1].1;
+    match has_failed {
         true => {
             assert_eq!(active.after.as_ref().unwrap()[0].provider_error_code, fault.code());
-            assert_eq!(behind, NtStatus::CANCELLED);
+            assert_eq!(after, NtStatus::CANCELLED);
         }
         false => {
             assert!(!fault.is_read(), "{:?}", statuses(active));
             assert_eq!(statuses(active)[0].1, NtStatus::SUCCESS);
-            assert!([NtStatus::SUCCESS, NtStatus::CANCELLED].contains(&behind));
+            assert!([NtStatus::SUCCESS, NtStatus::CANCELLED].contains(&after));
         }
     }
-    assert_eq!(statuses(active), [(CULPRIT, statuses(active)[0].1), (BEHIND, behind)]);
+    assert_eq!(statuses(active), [(FAULTY, statuses(active)[0].1), (AFTER, after)]);
 
     world.settle_shared();
     world.pairs.iter().flatten().for_each(Side::assert_image);
-    let partings = [DisconnectOrder::Both; 3];
-    let outcome = bench.run(|| world.part(&partings));
+    let orders = [DisconnectOrder::Both; 3];
+    let outcome = bench.run(|| world.disconnect(&orders));
     world.check(&bench, "disconnect", outcome);
     for adapter in &bench.adapters {
         let counters = adapter.counters();
         assert_eq!((counters.connection_error, counters.active_connection), (1, 0));
     }
     world.close(&mut rng, &mut bench);
-    is_told
+    has_failed
 }
 
 fn on_all_networks(fault: Fault) {
-    let told = (0..SEEDS).filter(|seed| scenario(fault, *seed)).count();
-    assert!(told > 0, "{fault:?} was never told");
+    let failed = (0..SEEDS).filter(|seed| scenario(fault, *seed)).count();
+    assert!(failed > 0, "{fault:?}: error never reported");
 }
 
 // RFC 5041 §7.1, NDK-ERR-1

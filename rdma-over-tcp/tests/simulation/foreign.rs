@@ -1,6 +1,6 @@
-//! Foreign memory that goes away: pages that are unmapped as soon as their deregistration is complete, while what was
-//! written from them is in TCP's queues, in frames that are lost and retransmitted, or not with TCP yet. In half of the
-//! seeds the connection moves between the stacks meanwhile.
+//! Foreign memory that is unmapped as soon as its deregistration is complete. Data written from it may be in TCP's
+//! queues, in frames that are lost and retransmitted, or not yet in TCP. In half of the seeds the connection moves
+//! between the stacks meanwhile.
 
 use std::{
     net::SocketAddr,
@@ -27,31 +27,31 @@ use crate::{
 
 const PAGES: usize = 256 * 1024;
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// The address that the pages have for the queue pair.
+/// Address of the pages in the queue pair's requests.
 const NAME: u64 = 0x10_0000_0000;
 
-/// What became of one run.
+/// Outcome of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct End {
-    /// The Write was carried out, else its connection has ended.
+    /// True if the Write completed; false if its connection has ended.
     pub(crate) is_whole: bool,
-    /// The deregistration had to wait.
+    /// True if the deregistration pended.
     pub(crate) is_pending: bool,
-    /// The peer had not acknowledged all when the pages were unmapped.
+    /// True if the peer had not acknowledged all data when the pages were unmapped.
     pub(crate) was_under_way: bool,
 }
 
-/// What callbacks tell.
+/// Status passed to a callback.
 #[derive(Clone, Default)]
 pub(crate) struct CallbackResults(Arc<Mutex<Option<NtStatus>>>);
 
 impl CallbackResults {
-    pub(crate) fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.0.lock().unwrap() = Some(status)
+    pub(crate) fn callback(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+        let results = self.clone();
+        move |status| *results.0.lock().unwrap() = Some(status)
     }
 
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.0.lock().unwrap().is_some()
     }
 
@@ -60,7 +60,7 @@ impl CallbackResults {
     }
 }
 
-/// Pages of the system's, written and then perhaps only to be read.
+/// Anonymous pages, written and then optionally read-only.
 struct Pages(NonNull<u8>);
 
 impl Pages {
@@ -71,22 +71,22 @@ impl Pages {
             mmap_anonymous(std::ptr::null_mut(), content.len(), protection, MapFlags::PRIVATE)
         };
         let start = NonNull::new(start.unwrap().cast::<u8>()).unwrap();
-        // SAFETY: so many bytes were mapped to be written, and nobody else knows them.
+        // SAFETY: that many bytes are mapped writable, and no other reference to them exists.
         unsafe { start.copy_from_nonoverlapping(NonNull::from(content).cast(), content.len()) };
         if !is_writable {
-            // SAFETY: nobody has a reference to them.
+            // SAFETY: no reference to them exists.
             unsafe { mprotect(start.as_ptr().cast(), content.len(), MprotectFlags::READ).unwrap() };
         }
         Self(start)
     }
 
     fn unmap(self) {
-        // SAFETY: the owner that the spans of them had is dropped, and the test has no reference to them.
+        // SAFETY: the owner of their spans was dropped, and the test has no reference to them.
         unsafe { munmap(self.0.as_ptr().cast(), PAGES).unwrap() };
     }
 }
 
-/// A queue pair and what it needs.
+/// Queue pair and its objects.
 pub(crate) struct Side {
     adapter: Adapter,
     pd: Pd,
@@ -123,7 +123,7 @@ impl Side {
         mr
     }
 
-    /// Posts a receive of so many bytes.
+    /// Posts a receive of `bytes` bytes.
     pub(crate) fn receive(&self, context: u64, bytes: usize) {
         let buffer = self.adapter.allocate(bytes).unwrap();
         let mr = self.register(&buffer, MrFlags::ALLOW_LOCAL_WRITE);
@@ -131,7 +131,7 @@ impl Side {
         self.qp.receive(context, &[sge]).unwrap();
     }
 
-    /// The status of request `context`, once it is complete.
+    /// Status of request `context`, after it is complete.
     pub(crate) fn outcome(&mut self, context: u64) -> Option<NtStatus> {
         let mut results = [NdkResultEx::default(); 4];
         let count = self.cq.poll_ex(&mut results);
@@ -141,7 +141,7 @@ impl Side {
     }
 }
 
-/// A connection; `event` is the accepting end's disconnect event.
+/// Connects two queue pairs; `event` is the accepting end's disconnect event.
 pub(crate) fn connect(
     bench: &mut Bench,
     sides: [&Side; 2],
@@ -151,8 +151,8 @@ pub(crate) fn connect(
     connect_with(bench, sides.map(|side| &side.qp), remote, [None, event]).0
 }
 
-/// A connection of two queue pairs, with their disconnect events; and what is told when the accepting end has it, too:
-/// perhaps with the first message only.
+/// Connects two queue pairs, with their disconnect events. Also returns the result of the accepting end, which may
+/// complete only with the first message.
 pub(crate) fn connect_with(
     bench: &mut Bench,
     qps: [&Qp; 2],
@@ -164,27 +164,27 @@ pub(crate) fn connect_with(
     let request = move |connector| *of_listener.lock().unwrap() = Some(connector);
     let listener = bench.adapters[1].create_listener(request).unwrap();
     let [active, accepting, done] = [(); 3].map(|()| CallbackResults::default());
-    assert_eq!(listener.listen(remote, done.tells()), NtStatus::PENDING);
-    bench.run(|| done.is_told()).unwrap();
+    assert_eq!(listener.listen(remote, done.callback()), NtStatus::PENDING);
+    bench.run(|| done.is_done()).unwrap();
     let connector = bench.adapters[0].create_connector().unwrap();
-    let status = connector.connect(qps[0], None, remote, LIMITS, &[], active.tells());
+    let status = connector.connect(qps[0], None, remote, LIMITS, &[], active.callback());
     assert_eq!(status, NtStatus::PENDING);
     bench.run(|| incoming.lock().unwrap().is_some()).unwrap();
     let accepted = incoming.lock().unwrap().take().unwrap();
-    let _ = accepted.accept(qps[1], LIMITS, &[], of_accepted, accepting.tells());
-    bench.run(|| active.is_told()).unwrap();
+    let _ = accepted.accept(qps[1], LIMITS, &[], of_accepted, accepting.callback());
+    bench.run(|| active.is_done()).unwrap();
     assert_eq!(active.take(), Some(NtStatus::SUCCESS));
-    let _ = connector.complete_connect(event, active.tells());
-    bench.run(|| active.is_told()).unwrap();
+    let _ = connector.complete_connect(event, active.callback());
+    bench.run(|| active.is_done()).unwrap();
     ([connector, accepted], accepting)
 }
 
-/// A Write from pages that are unmapped while it is under way, or behind it.
+/// Runs a Write from pages that are unmapped while it is in flight, or afterwards.
 pub(crate) fn run(seed: u64) -> End {
     let rng = &mut Rand64::new(u128::from(seed) ^ 0x00f0_e19a);
     let is_bad = !once_in(rng, 4);
     let mut plan = Plan::with(rng, is_bad);
-    // One by a Send would take the receive.
+    // An RTR by a Send would consume the receive.
     plan.adapters.iter_mut().for_each(|adapter| adapter.rtr = RtrSet::only(RtrKind::Write));
     let moves = once_in(rng, 2);
     if moves {
@@ -201,7 +201,7 @@ pub(crate) fn run(seed: u64) -> End {
     let is_writable = once_in(rng, 2);
     let pages = Pages::new(&content, is_writable);
     let owner = Arc::new(());
-    // SAFETY: they are unmapped when the owner is dropped, and nobody has a reference to them.
+    // SAFETY: they are unmapped when the owner is dropped, and no reference to them exists.
     let memory = unsafe { SharedSpan::from_raw(pages.0, PAGES, is_writable, owner.clone()) };
     let source = RegisteredBuffer::from(memory).at_address(NAME);
     if !is_writable {
@@ -223,26 +223,26 @@ pub(crate) fn run(seed: u64) -> End {
     near.qp.write(1, Data::Registered(&[sge]), to, token, OpFlags::empty()).unwrap();
     near.qp.send(2, Data::Inline(&[]), OpFlags::empty()).unwrap();
     let mut rounds = draw(rng, 300);
-    // It stalls where all is done before.
+    // It stalls if all work is done before.
     let _ = bench.run(|| {
         rounds = rounds.saturating_sub(1);
         rounds == 0
     });
 
     let done = CallbackResults::default();
-    let tells = done.tells();
+    let callback = done.callback();
     let closes = once_in(rng, 3);
-    let end = move || tells(NtStatus::SUCCESS);
+    let end = move || callback(NtStatus::SUCCESS);
     let status = if closes { source_mr.close(end) } else { source_mr.deregister(end) };
     let is_pending = status == NtStatus::PENDING;
     if is_pending {
-        bench.run(|| done.is_told()).unwrap();
+        bench.run(|| done.is_done()).unwrap();
     } else {
         assert_eq!(status, NtStatus::SUCCESS);
     }
     let was_under_way = near.outcome(1).is_none();
     drop(source);
-    assert_eq!(Arc::strong_count(&owner), 1, "seed {seed}: some layer has the memory");
+    assert_eq!(Arc::strong_count(&owner), 1, "seed {seed}: memory still referenced");
     pages.unmap();
 
     bench.run(|| near.outcome(2).is_some()).unwrap();

@@ -1,4 +1,4 @@
-//! Two adapters on kernel sockets, joined by loopback, in real time: what a plan says of the link does not hold.
+//! Two adapters on kernel sockets over loopback, in real time: the plan's link is not used.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use rdma_over_tcp::ndk::{self, Adapter, SocketsConfig};
 
 use crate::{bench::Stage, plan::Plan};
 
-/// Longer than any plan takes.
+/// Longer than the run of any plan.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a wait is, at most, before the other end is run.
+/// Maximum wait before the other end is run.
 const TURN: Duration = Duration::from_micros(50);
 
 pub(crate) struct Loopback {
@@ -39,7 +39,7 @@ impl Stage for Loopback {
         // The consumers of both ends are one thread.
         while !done() {
             for adapter in &self.adapters {
-                // It ends by its limit, mostly.
+                // Usually it ends by its limit.
                 let _ = adapter.wait_until(Some(TURN), || None::<()>);
             }
             if began.elapsed() > LIMIT {
@@ -63,6 +63,6 @@ impl Stage for Loopback {
     }
 
     fn assert_connections(&self, _count: u64) {
-        // They are the kernel's.
+        // The connections are the kernel's.
     }
 }

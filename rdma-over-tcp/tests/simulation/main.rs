@@ -1,11 +1,10 @@
-//! Two adapters over a bad network on virtual time: connect, hand over, every kind of RDMA in both
-//! directions on several queue pairs, disconnect, close.
+//! Two adapters over a bad network on virtual time: connect, offload, every kind of RDMA operation in both directions
+//! on several queue pairs, disconnect, close.
 //!
-//! Every byte has to be placed where it belongs and no other may change; every request completes once
-//! and in its turn; nothing is left in the end. Everything is a function of the seed. A failure prints it
-//! with the command that repeats it: `FLUE_SEED=17 cargo test -p rdma-over-tcp --test simulation seeds`.
-//! `FLUE_SEEDS=0..20000` runs a campaign ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes a
-//! capture.
+//! Every byte must be placed at its target and no other may change; every request completes once and in order; no
+//! object is left at the end. Everything is a function of the seed. A failure prints the seed with the command that
+//! repeats it: `FLUE_SEED=17 cargo test -p rdma-over-tcp --test simulation seeds`. `FLUE_SEEDS=0..20000` runs a
+//! campaign ([`flue_test_support::seeds`]); `FLUE_PCAP=file` with FLUE_SEED writes a capture.
 
 mod accept_race;
 mod bad_peers;
@@ -33,24 +32,23 @@ const SUITE: Suite = Suite {
     name: "rdma",
     command: "cargo test -p rdma-over-tcp --test simulation seeds",
     seeds: 1_000,
-    // What a side asserts is about its requests; bytes and connections have their own class there.
+    // Assertions of a side concern its requests; bytes and connections have their own class there.
     classes: &[("simulation/side.rs", Class::WrongCompletion)],
 };
 
-// RFC 5040 §5, 5041 5.3, 5044 5, NDK-CON, NDK-WR-6, NDK-SIL-1, NDK-FEN-1, NDK-DEF, NDK-CQ-2, NDK-RI-1,
-// NDK-MEM-8, -9, NDK-FLG-3, NDK-DISC-1, -2, -5, NDK-LIFE-5, -9, CH-INI, EXT-5-1, EXT-5.2.1-3, EXT-5.2.2-2, EXT-6.3-1:
-// whatever the network does.
+// RFC 5040 §5, 5041 5.3, 5044 5, NDK-CON, NDK-WR-6, NDK-SIL-1, NDK-FEN-1, NDK-DEF, NDK-CQ-2, NDK-RI-1, NDK-MEM-8, -9,
+// NDK-FLG-3, NDK-DISC-1, -2, -5, NDK-LIFE-5, -9, CH-INI, EXT-5-1, EXT-5.2.1-3, EXT-5.2.2-2, EXT-6.3-1: on any network.
 #[test]
 fn seeds() {
     let (runs, extended): (u64, u64) =
-        SUITE.run(scenario::run, |sum: &mut (u64, u64), told: String| {
-            *sum = (sum.0 + 1, sum.1 + u64::from(told.contains("rfc7306: true")));
+        SUITE.run(scenario::run, |sum: &mut (u64, u64), counters: String| {
+            *sum = (sum.0 + 1, sum.1 + u64::from(counters.contains("rfc7306: true")));
         });
     assert!(runs > 0);
     assert!(extended > runs / 4 || runs < 100, "{extended} of {runs} had atomics");
 }
 
-/// As [`SUITE`], with a byte stream beside the queue pairs.
+/// As [`SUITE`], with a byte stream in parallel to the queue pairs.
 const SHARED: Suite = Suite {
     name: "shared",
     command: "cargo test -p rdma-over-tcp --test simulation consumers",
@@ -58,7 +56,7 @@ const SHARED: Suite = Suite {
     ..SUITE
 };
 
-// The same, while another client of both nodes moves bytes between the same addresses.
+// As `seeds`, while another client of both nodes transfers bytes between the same addresses.
 #[test]
 fn consumers() {
     let (runs, moved): (u64, usize) =
@@ -66,10 +64,10 @@ fn consumers() {
             *sum = (sum.0 + 1, sum.1 + more);
         });
     assert!(runs > 0);
-    assert!(moved > 0 || runs < 100, "no byte stream has changed stacks");
+    assert!(moved > 0 || runs < 100, "no byte stream changed stacks");
 }
 
-/// As [`SUITE`], and the connections change stacks all the time.
+/// As [`SUITE`], while connections continuously change stacks.
 const MOVED: Suite = Suite {
     name: "moved",
     command: "cargo test -p rdma-over-tcp --test simulation live_moves",
@@ -77,8 +75,8 @@ const MOVED: Suite = Suite {
     ..SUITE
 };
 
-// The same, while connections begin in either stack, and are handed over and taken back with Writes, Reads and Sends
-// under way.
+// As `seeds`, while connections start in either stack, and are offloaded and uploaded with Writes, Reads and Sends in
+// flight.
 #[test]
 fn live_moves() {
     let (runs, moved): (u64, usize) =
@@ -97,14 +95,15 @@ const SOCKETS: Suite = Suite {
     ..SUITE
 };
 
-// The same on kernel sockets: the kernel's threads and ours run as they like, so a seed is a plan and no more.
+// As `seeds`, on kernel sockets: the timing of the kernel and of the threads varies, so a seed determines the plan
+// only.
 #[test]
 fn kernel_sockets() {
     let runs: u64 = SOCKETS.run(scenario::run_on_sockets, |runs, ()| *runs += 1);
     assert!(runs > 0);
 }
 
-/// As [`SUITE`], with memory that is unmapped under a Write.
+/// As [`SUITE`], with memory that is unmapped during a Write.
 const FOREIGN: Suite = Suite {
     name: "foreign",
     command: "cargo test -p rdma-over-tcp --test simulation foreign_memory",
@@ -112,7 +111,7 @@ const FOREIGN: Suite = Suite {
     ..SUITE
 };
 
-// Foreign memory is nobody's any more when its deregistration, or its close, is complete.
+// Foreign memory is not referenced after its deregistration, or its close, is complete.
 #[test]
 fn foreign_memory() {
     let seen: Vec<foreign::End> =
@@ -133,8 +132,8 @@ const SHARED_RECEIVES: Suite = Suite {
     ..SUITE
 };
 
-// NDK-SRQ-2, -6, NDK-RES-4, NDK-LIFE-10: every message is received once, in the order of its connection, whatever the
-// network and the other queue pairs do.
+// NDK-SRQ-2, -6, NDK-RES-4, NDK-LIFE-10: every message is received once, in the order of its connection, on any network
+// and for any behavior of the other queue pairs.
 #[test]
 fn receives_are_shared() {
     let seen: Vec<shared_receives::End> =
@@ -145,7 +144,7 @@ fn receives_are_shared() {
     assert!(seen.len() < 100 || limits > seen.len() && receiving > 0);
 }
 
-/// As [`SUITE`], with consumers that call at random: some 1,400 calls a seed.
+/// As [`SUITE`], with consumers that make random calls: about 1,400 calls per seed.
 const RANDOM_CALLS: Suite = Suite {
     name: "random-calls",
     command: "cargo test -p rdma-over-tcp --test simulation random_calls",
@@ -153,16 +152,16 @@ const RANDOM_CALLS: Suite = Suite {
     ..SUITE
 };
 
-// NDK-ASY-1, NDK-LIFE-2, -5, -9, NDK-WR-4: handles that are closed or of another adapter, wild lengths, flags and
+// NDK-ASY-1, NDK-LIFE-2, -5, -9, NDK-WR-4: handles that are closed or of another adapter, invalid lengths, flags and
 // tokens, in any order.
 #[test]
 fn random_calls() {
     let sum: random_calls::Sum = RANDOM_CALLS.run(random_calls::run, random_calls::Sum::add);
     println!("{} calls, {} pended; {:?}", sum.calls(), sum.pended, sum.completions);
     if sum.calls() < 100_000 {
-        return; // a few seeds that somebody asked for
+        return; // too few seeds were selected for the counts
     }
-    // What consumers should do goes well often enough, and what they should not is refused.
+    // Valid calls succeed often enough, and invalid ones are refused.
     for call in ["send", "write", "read", "receive", "bind", "fast register", "invalidate"] {
         let refused = sum.count(call, NtStatus::INVALID_PARAMETER);
         let accepted = sum.count(call, NtStatus::SUCCESS);
@@ -174,7 +173,7 @@ fn random_calls() {
     assert!(sum.pended > 10_000);
 }
 
-// The bench is what it says: the same seed, the same run.
+// The bench is deterministic: the same seed gives the same run.
 #[test]
 fn a_seed_is_a_run() {
     for seed in [3, 4] {

@@ -1,5 +1,5 @@
 //! Moves of queue pairs' connections between the stacks, as by `flue offload` and `flue upload`: any connection at any
-//! time, also one that is already on its way.
+//! time, including one that is already moving.
 
 use crossbeam_channel::Receiver;
 use host_stack::{
@@ -10,26 +10,26 @@ use oorandom::Rand64;
 
 use crate::plan::{draw, once_in};
 
-/// Moves connections of one node.
+/// Mover of the connections of one node.
 struct Mover {
-    /// The list of connections that was asked for.
+    /// Pending list of connections.
     rows: Option<Receiver<Vec<ConnectionRow>>>,
     /// Time of the next request.
     due: Instant,
 }
 
-/// The movers of both nodes.
+/// Movers of both nodes.
 pub(crate) struct Moves {
     movers: [Mover; 2],
     rng: Rand64,
-    /// Longest time between two requests, µs.
+    /// Maximum time between two requests, µs.
     rest: usize,
-    /// Requests until they become rare.
+    /// Requests until the interval is increased.
     frequent: u32,
 }
 
-/// Frequent requests of a seed: one that waits for half a minute of virtual time would otherwise take as long in
-/// reality. After them the longest time between two is [`RARE`], µs.
+/// Maximum frequent requests of a seed: a run with half a minute of virtual time would otherwise take as long in real
+/// time. After them the maximum time between two is [`RARE`], µs.
 const FREQUENT_MAX: u32 = 5_000;
 const RARE: usize = 100_000;
 
@@ -41,7 +41,7 @@ impl Moves {
         Self { movers, rng, rest, frequent: FREQUENT_MAX }
     }
 
-    /// Moves a connection of each node if its time has come.
+    /// Moves a connection of each node if its time is reached.
     pub(crate) fn step(&mut self, pair: &Pair<Core>) {
         let Self { movers, rng, rest, frequent } = self;
         let now = pair.now;
@@ -64,7 +64,7 @@ impl Moves {
     }
 }
 
-/// To the other stack in nine of ten cases, else to the stack where the connection is or goes.
+/// Selects the other stack in nine of ten cases, otherwise the current or pending stack of the connection.
 fn request(row: &ConnectionRow, rng: &mut Rand64) -> Request {
     let handle = row.handle;
     let is_down = matches!(row.offload, OffloadState::Offloaded | OffloadState::Offloading);

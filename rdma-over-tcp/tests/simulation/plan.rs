@@ -1,9 +1,8 @@
-//! What a seed chooses: the network, both adapters, and every operation of every queue pair with the
-//! memory that must result.
+//! Plan of a seed: the network, both adapters, and every operation of every queue pair with the resulting memory.
 //!
-//! Placement is checked against an image: what the whole buffer of a side holds in the end. Each target
-//! range is used once, with a gap of random length before it, so the image does not depend on the order
-//! in which things happen, and a byte too much, or in the wrong place, shows.
+//! Placement is checked against an image: the final content of the whole buffer of a side. Each target range is used
+//! once, with a gap of random length before it. The image is therefore independent of the order of events, and extra or
+//! misplaced bytes are detected.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -24,16 +23,16 @@ use rdma_over_tcp::{
 
 use crate::extensions::Target;
 
-/// Bytes before and behind the registered spans of a buffer.
+/// Bytes before and after the registered spans of a buffer.
 pub(crate) const GUARD: usize = 4096;
-/// Bytes of inline data that a queue pair may take.
+/// Maximum bytes of inline data of a queue pair.
 pub(crate) const INLINE_MAX: u32 = 256;
-/// Entries of a request.
+/// Maximum entries of a request.
 pub(crate) const SGES_MAX: usize = 4;
-/// Queue pairs of a seed, at most.
+/// Maximum queue pairs of a seed.
 const QPS_MAX: u64 = 4;
 
-/// Some bytes of a side's buffer.
+/// Byte range of a side's buffer.
 pub(crate) type Span = Range<usize>;
 
 /// Draws from `0..below`.
@@ -46,14 +45,14 @@ pub(crate) fn once_in(rng: &mut Rand64, n: usize) -> bool {
     draw(rng, n) == 0
 }
 
-/// The network between two nodes, and what both are set to.
+/// Network between two nodes, and the configuration of both.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) impairments: [Impairments; 2],
     pub(crate) link: MemoryLinkOptions,
     pub(crate) push: PushPolicy,
     pub(crate) addresses: [IpAddr; 2],
-    /// Where the second node listens.
+    /// Listening port of the second node.
     pub(crate) port: u16,
     pub(crate) receive_buffer: usize,
     pub(crate) policies: [OffloadPolicy; 2],
@@ -81,7 +80,7 @@ impl Plan {
     }
 
     pub(crate) fn with(rng: &mut Rand64, is_bad: bool) -> Self {
-        // Without CRCs nothing guards what the checksum of TCP lets pass.
+        // Without CRCs, corruption not detected by TCP's checksum is silent.
         let crc = !once_in(rng, 4);
         let impairments = [impairments(rng, is_bad, crc), impairments(rng, is_bad, crc)];
         let link = MemoryLinkOptions {
@@ -104,7 +103,7 @@ impl Plan {
             crc,
             markers: once_in(rng, 3),
             rtr,
-            // A lost SYN or FIN costs seconds; none of these limits is to end a connection here.
+            // A lost SYN or FIN costs seconds; none of these limits may end a connection.
             connect_timeout: Duration::from_secs(120),
             reply_timeout: Duration::from_secs(120),
             request_timeout: Duration::from_secs(120),
@@ -132,7 +131,7 @@ impl Plan {
         }
     }
 
-    /// On the loopback of this machine, and on whatever port is free.
+    /// Uses the loopback of this machine, and any free port.
     pub(crate) fn on_loopback(&mut self) {
         let loopback: IpAddr = match self.addresses[0].is_ipv4() {
             true => Ipv4Addr::LOCALHOST.into(),
@@ -141,14 +140,14 @@ impl Plan {
         (self.addresses, self.port) = ([loopback; 2], 0);
     }
 
-    /// Connections may stay in the host, or begin there.
+    /// Selects offload policies: connections may stay in the host, or start there.
     pub(crate) fn mix_policies(&mut self, rng: &mut Rand64) {
         let policies = [OffloadPolicy::Always, OffloadPolicy::Auto, OffloadPolicy::Never];
         self.policies = [(); 2].map(|()| policies[draw(rng, 3)]);
     }
 
-    /// At some adapters messages may come before their receives, and wait.
-    pub(crate) fn let_messages_wait(&mut self) {
+    /// Configures some adapters to queue messages that arrive before their receives.
+    pub(crate) fn allow_queued_messages(&mut self) {
         for adapter in &mut self.adapters {
             if adapter.seed % 3 == 0 {
                 adapter.receive_wait = Duration::from_secs(900);
@@ -156,7 +155,7 @@ impl Plan {
         }
     }
 
-    /// One kind of RTR, all, or none: the client-server model.
+    /// Selects one kind of RTR, all, or none: the client-server model.
     fn rtr(rng: &mut Rand64) -> RtrSet {
         match draw(rng, 5) {
             0 => RtrSet::NONE,
@@ -167,13 +166,13 @@ impl Plan {
         }
     }
 
-    /// A size that a segment, FPDU or window might trip over; about the EMSS of this network, or random.
+    /// Selects a size near a boundary of segment, FPDU or window; about the EMSS of this network, or random.
     fn size(&self, rng: &mut Rand64, most: usize) -> usize {
         let mss = self.link.mtu - if self.addresses[0].is_ipv4() { 40 } else { 60 };
         let size = match draw(rng, 6) {
             0 => draw(rng, 3),
             1 => draw(rng, 300),
-            // MULPDU, of a segment or of several: less length, CRC, header, option, markers.
+            // MULPDU of one segment or several: EMSS less length, CRC, header, option, markers.
             2 | 3 => (mss * (1 + draw(rng, 3))).saturating_sub(draw(rng, 80)),
             _ => draw(rng, most),
         };
@@ -181,25 +180,25 @@ impl Plan {
     }
 }
 
-/// Where the bytes of a send or write come from.
+/// Source of the bytes of a send or write.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Spans of the own buffer.
+    /// Spans of this side's buffer.
     Registered(Vec<Span>),
-    /// A span of the own buffer, captured in that many parts.
+    /// A span of this side's buffer, copied inline in that many parts.
     Inline(Span, usize),
 }
 
-/// Which token opens a target.
+/// Token that grants access to a target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Via {
-    /// The region registered for as long as the side lives.
+    /// Token of the region registered for the life of the side.
     Region,
-    /// A window of the side that owns the target, by its number.
+    /// Token of a window of the side that owns the target, by its number.
     Window(usize),
 }
 
-/// An initiator request.
+/// Initiator request.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send { source: Source, invalidate: Option<usize> },
@@ -212,40 +211,40 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Returns whether it takes a receive of the peer.
+    /// True if it consumes a receive of the peer.
     pub(crate) const fn takes_receive(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Immediate { .. })
     }
 }
 
-/// An initiator request with its flags.
+/// Initiator request with its flags.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) action: Action,
     pub(crate) flags: OpFlags,
 }
 
-/// A receive; the n-th is for the peer's n-th send or immediate data.
+/// Receive; the n-th is for the peer's n-th send or immediate data.
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) spans: Vec<Span>,
-    /// What the send brings.
+    /// Bytes of the send.
     pub(crate) bytes: usize,
-    /// Own window that the send invalidates.
+    /// Window of this side that the send invalidates.
     pub(crate) invalidates: Option<usize>,
-    /// What it is, if it is no send.
+    /// Immediate data; `None` for a send.
     pub(crate) immediate: Option<[u8; 8]>,
     pub(crate) is_solicited: bool,
 }
 
-/// A span that a work request registers, or binds a memory window to.
+/// Span registered, or bound to a memory window, by a work request.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) span: Span,
     pub(crate) base: u64,
-    /// Peers write through it; else it is the sink of a read.
+    /// True if peers write through it; false if it is the sink of a read.
     pub(crate) is_remote: bool,
-    /// A memory window over a part of the region that is registered as a whole.
+    /// True for a memory window over a part of the region that is registered as a whole.
     pub(crate) is_bound: bool,
 }
 
@@ -256,20 +255,20 @@ pub(crate) struct SidePlan {
     pub(crate) reads: ReadLimit,
     pub(crate) operations: Vec<Operation>,
     pub(crate) receives: Vec<Receive>,
-    /// 1 where the peer's RTR is a send: a message like any other, it takes the first receive.
+    /// 1 if the peer's RTR is a send: as any message, it consumes the first receive.
     pub(crate) rtr_receives: usize,
-    /// Receives beyond the peer's sends: they are cancelled in the end.
+    /// Receives beyond the peer's sends: they are cancelled at the end.
     pub(crate) spare_receives: usize,
-    /// The peer does not wait until it has posted a receive: messages wait for it.
+    /// True if messages are queued for receives: the peer does not wait for posted receives.
     pub(crate) waits: bool,
     pub(crate) windows: Vec<Window>,
-    /// What the peer's atomics work on; none without RFC 7306.
+    /// Targets of the peer's atomics; empty without RFC 7306.
     pub(crate) words: Span,
-    /// What never changes and may be sent and read.
+    /// Constant bytes that may be sent and read.
     pub(crate) source: Span,
-    /// The buffer before.
+    /// Initial content of the buffer.
     pub(crate) initial: Vec<u8>,
-    /// The buffer after.
+    /// Final content of the buffer.
     pub(crate) image: Vec<u8>,
 }
 
@@ -304,7 +303,7 @@ impl SidePlan {
         side
     }
 
-    /// Random bytes at the end of the buffer.
+    /// Appends random bytes to the buffer.
     fn grow(&mut self, rng: &mut Rand64, bytes: usize) {
         let start = self.initial.len();
         while self.initial.len() < start + bytes {
@@ -314,19 +313,19 @@ impl SidePlan {
         self.image.extend_from_slice(&self.initial[start..]);
     }
 
-    /// A range that nothing else uses.
+    /// Allots a range that has no other use.
     pub(crate) fn allot(&mut self, rng: &mut Rand64, bytes: usize) -> Span {
         let gap = 1 + draw(rng, 70);
         self.grow(rng, gap + bytes);
         self.initial.len() - bytes..self.initial.len()
     }
 
-    /// The same in several pieces.
+    /// Allots a range in several pieces.
     fn allot_pieces(&mut self, rng: &mut Rand64, bytes: usize) -> Vec<Span> {
         pieces(rng, bytes).into_iter().map(|piece| self.allot(rng, piece)).collect()
     }
 
-    /// Some bytes of the source.
+    /// Selects some bytes of the source.
     fn pick(&self, rng: &mut Rand64, bytes: usize) -> Span {
         let start = self.source.start + draw(rng, self.source.len() - bytes + 1);
         start..start + bytes
@@ -343,7 +342,7 @@ impl SidePlan {
         }
     }
 
-    /// The bytes of a source, as they will be.
+    /// Returns the final bytes of a source.
     fn content(&self, source: &Source) -> Vec<u8> {
         match source {
             Source::Registered(spans) => self.gather(spans),
@@ -361,13 +360,13 @@ impl SidePlan {
             self.image[span.start..span.start + here.len()].copy_from_slice(here);
             data = rest;
         }
-        assert!(data.is_empty(), "the plan has room for what it sends");
+        assert!(data.is_empty(), "data exceeds the spans of the plan");
     }
 
-    /// A span to be registered by a work request.
+    /// Allots a span to be registered by a work request.
     fn window(&mut self, rng: &mut Rand64, bytes: usize, is_remote: bool) -> usize {
         let span = self.allot(rng, bytes);
-        // The address may be any that lies in its page as the span does (NDK-MEM-8).
+        // The address is any with the same offset in its page as the span (NDK-MEM-8).
         let page = rng.rand_range(0..1 << 40) * 4096;
         let is_bound = is_remote && once_in(rng, 2);
         self.windows.push(Window { base: page, span, is_remote, is_bound });
@@ -375,7 +374,7 @@ impl SidePlan {
     }
 }
 
-/// A number cut into at most `SGES_MAX` parts, some of them 0.
+/// Splits a number into at most `SGES_MAX` parts, some of them 0.
 fn pieces(rng: &mut Rand64, bytes: usize) -> Vec<usize> {
     let mut left = bytes;
     let mut parts = Vec::new();
@@ -397,9 +396,9 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Operations in both directions.
+    /// Creates operations in both directions.
     pub(crate) fn new(rng: &mut Rand64, plan: &Plan) -> Self {
-        // Most conversations are short: a thousand seeds have to pass in a minute or two.
+        // Most conversations are short: a thousand seeds must run in a minute or two.
         let most = [3_000, 20_000, 60_000, 300 * 1024][draw(rng, 10).saturating_sub(6)];
         let source_bytes = most + 100;
         let mut this =
@@ -430,22 +429,22 @@ impl Conversation {
         this
     }
 
-    /// A word in each direction, and `source_bytes` to be sent beyond the plan.
-    pub(crate) fn greeting(rng: &mut Rand64, source_bytes: usize) -> Self {
+    /// Creates one message in each direction, and `source_bytes` for sends beyond the plan.
+    pub(crate) fn minimal(rng: &mut Rand64, source_bytes: usize) -> Self {
         let mut this =
             Self { sides: [SidePlan::new(rng, source_bytes), SidePlan::new(rng, source_bytes)] };
         for from in 0..2 {
             this.sides[from].spare_receives = 0;
             this.sides[from].limits.receive_queue_depth = 4;
             this.sides[from].limits.initiator_queue_depth = 4;
-            this.farewell(rng, from);
+            this.last_message(rng, from);
         }
         this.sides.iter_mut().for_each(|side| side.grow(rng, GUARD));
         this
     }
 
-    /// What was written is there when this has come (RFC 5040 §5.5).
-    fn farewell(&mut self, rng: &mut Rand64, from: usize) {
+    /// Appends the last message: all writes are placed when it is received (RFC 5040 §5.5).
+    fn last_message(&mut self, rng: &mut Rand64, from: usize) {
         self.send(rng, from, 8, None);
         if let Some(last) = self.sides[from].operations.last_mut() {
             last.flags = OpFlags::SEND_AND_SOLICIT_EVENT;
@@ -456,7 +455,7 @@ impl Conversation {
     }
 
     fn plan_side(&mut self, rng: &mut Rand64, plan: &Plan, from: usize, most: usize) {
-        // In the client-server model nobody sends before the active side has.
+        // In the client-server model the passive side does not send before the active side.
         self.send(rng, from, 8, None);
         let count = 1 + draw(rng, 24);
         let mut budget = 2 * most;
@@ -472,7 +471,7 @@ impl Conversation {
                 _ => self.write_into_window(rng, from, bytes.max(1)),
             }
         }
-        self.farewell(rng, from);
+        self.last_message(rng, from);
     }
 
     pub(crate) fn flags(rng: &mut Rand64) -> OpFlags {
@@ -555,7 +554,7 @@ impl Conversation {
         self.push(from, Action::Read { sinks, via, source }, flags);
     }
 
-    /// Reads, and sends what came back: right only if the fence holds (NDK-FEN-1).
+    /// Reads, and sends the data read: correct only if the fence is honored (NDK-FEN-1).
     fn fenced_echo(&mut self, rng: &mut Rand64, from: usize, bytes: usize) {
         let sinks = self.sides[from].allot_pieces(rng, bytes);
         let flags = Self::flags(rng);
@@ -563,8 +562,8 @@ impl Conversation {
         self.send_from(rng, from, Source::Registered(sinks), None, OpFlags::READ_FENCE);
     }
 
-    /// A sink registered for one read: the read takes the right back (NDK-FLG-3), or the next request
-    /// does (NDK-MEM-9).
+    /// Reads to a sink registered for one read: the read revokes the right (NDK-FLG-3), or the next request does
+    /// (NDK-MEM-9).
     fn read_into_window(&mut self, rng: &mut Rand64, from: usize, bytes: usize) {
         let window = self.sides[from].window(rng, bytes, false);
         let sink = self.sides[from].windows[window].span.clone();
@@ -582,12 +581,12 @@ impl Conversation {
         }
     }
 
-    /// The peer grants a window; it is written to, and taken back by a send (NDK-RI-1).
+    /// Writes to a window granted by the peer, and revokes it by a send (NDK-RI-1).
     fn write_into_window(&mut self, rng: &mut Rand64, from: usize, bytes: usize) {
         let peer = &mut self.sides[1 - from];
         let window = peer.window(rng, bytes, true);
         let span = peer.windows[window].span.clone();
-        // Grants come first, so that no grant waits for a request that waits for a grant.
+        // Grants are posted first, so that no grant depends on a request that needs a grant.
         let grant = Operation { action: Action::Register { window }, flags: OpFlags::empty() };
         peer.operations.insert(0, grant);
         self.write_to(rng, from, span, Via::Window(window));
@@ -596,7 +595,7 @@ impl Conversation {
     }
 }
 
-/// The conversations of a seed.
+/// Creates the conversations of a seed.
 pub(crate) fn conversations(rng: &mut Rand64, plan: &Plan) -> Vec<Conversation> {
     let count = 1 + rng.rand_range(0..QPS_MAX);
     let mut conversations: Vec<_> = (0..count).map(|_| Conversation::new(rng, plan)).collect();

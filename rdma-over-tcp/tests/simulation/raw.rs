@@ -1,5 +1,5 @@
-//! A peer whose MPA is written by hand: a byte stream of another client of the first node. The adapter under test is
-//! the second node's, with its connections in either stack.
+//! Peer whose MPA frames are built by the test: a byte stream of another client of the first node. The adapter under
+//! test belongs to the second node, with its connections in either stack.
 
 use std::{
     net::SocketAddr,
@@ -28,19 +28,19 @@ use rdma_over_tcp::{
 
 use crate::{bench::Bench, foreign::CallbackResults, plan::Plan};
 
-/// One way.
+/// One-way delay of the link.
 pub(crate) const DELAY: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connectors of a listener, oldest first.
 pub(crate) type Mailbox = Arc<Mutex<Vec<Connector>>>;
 
-/// Two nodes whose connections are in one stack, on a link that loses nothing.
+/// Creates two nodes with their connections in one stack, on a lossless link.
 pub(crate) fn bench(policy: OffloadPolicy, config: AdapterConfig) -> (Bench, Plan) {
     bench_with(policy, config, Impairments { delay: DELAY, ..Impairments::default() })
 }
 
-/// The same on a link with impairments.
+/// Creates two nodes on a link with impairments.
 pub(crate) fn bench_with(
     policy: OffloadPolicy,
     config: AdapterConfig,
@@ -53,7 +53,7 @@ pub(crate) fn bench_with(
     (Bench::new(&plan, [1, 2]), plan)
 }
 
-/// An adapter without surprises: CRC, no markers, RTR by Write.
+/// Plain configuration: CRC, no markers, RTR by Write.
 pub(crate) fn config() -> AdapterConfig {
     AdapterConfig { rtr: RtrSet::only(RtrKind::Write), ..AdapterConfig::default() }
 }
@@ -63,7 +63,7 @@ pub(crate) fn listen(bench: &mut Bench, at: SocketAddr) -> (Listener, Mailbox) {
     listen_with(bench, at, ListenerConfig::default())
 }
 
-/// The same with limits.
+/// Listens with limits.
 pub(crate) fn listen_with(
     bench: &mut Bench,
     at: SocketAddr,
@@ -74,13 +74,13 @@ pub(crate) fn listen_with(
     let event = move |connector| inbox.lock().unwrap().push(connector);
     let listener = bench.adapters[1].create_listener(event).unwrap();
     let done = CallbackResults::default();
-    assert_eq!(listener.listen_with(at, config, done.tells()), NtStatus::PENDING);
-    bench.run(|| done.is_told()).unwrap();
+    assert_eq!(listener.listen_with(at, config, done.callback()), NtStatus::PENDING);
+    bench.run(|| done.is_done()).unwrap();
     assert_eq!(done.take(), Some(NtStatus::SUCCESS));
     (listener, mailbox)
 }
 
-/// Asserts that the connections of the second node are where its policy has them.
+/// Asserts that the connections of the second node are in the stack of its policy.
 pub(crate) fn assert_place(bench: &mut Bench, policy: OffloadPolicy) {
     let (reply, rows) = crossbeam_channel::bounded(1);
     bench.pair.b.request(Request::List { only: None, reply });
@@ -96,7 +96,7 @@ pub(crate) fn assert_place(bench: &mut Bench, policy: OffloadPolicy) {
     assert!(connections.all(|row| row.offload == wanted), "{policy:?}: {rows:?}");
 }
 
-/// An FPDU with a CRC.
+/// Encodes an FPDU with a CRC.
 pub(crate) fn fpdu(header: &[u8], payload: &'static [u8]) -> Vec<u8> {
     let payload = [bytes::Bytes::from_static(payload)];
     let mut fpdu: Vec<bytes::Bytes> = Vec::new();
@@ -104,13 +104,13 @@ pub(crate) fn fpdu(header: &[u8], payload: &'static [u8]) -> Vec<u8> {
     fpdu.concat()
 }
 
-/// What the peer would send as an initiator.
+/// Initiator of the peer.
 pub(crate) fn initiator() -> Initiator {
     let rtr = RtrSet::only(RtrKind::Write);
     Initiator::new(StartupConfig { rtr, ..StartupConfig::default() })
 }
 
-/// The client that holds the peer's connections.
+/// Client that owns the peer's connections.
 pub(crate) struct Peer(ClientTag);
 
 impl Peer {
@@ -118,7 +118,7 @@ impl Peer {
         Self(bench.pair.a.register(Streams::new).unwrap())
     }
 
-    /// Works on the byte streams, now.
+    /// Accesses the byte streams at the current time.
     pub(crate) fn now<R>(
         &self,
         bench: &mut Bench,
@@ -148,12 +148,12 @@ impl Peer {
         result.unwrap()
     }
 
-    /// Runs until `is_done`, of things that callbacks note.
+    /// Runs until `is_done`, a condition set by callbacks.
     pub(crate) fn until(&self, bench: &mut Bench, mut is_done: impl FnMut() -> bool) {
         self.run(bench, |_, _, _| is_done().then_some(()));
     }
 
-    /// Connects, as far as TCP goes.
+    /// Establishes a TCP connection, without MPA.
     pub(crate) fn connect(&self, bench: &mut Bench, remote: SocketAddr) -> OffloadHandle {
         let handle = self.now(bench, |streams, _, _| streams.connect(None, remote, TIMEOUT));
         let status = |streams: &mut Streams| streams.status(handle).filter(|it| it.connected);
@@ -161,14 +161,14 @@ impl Peer {
         handle
     }
 
-    /// Sends octets as they are.
+    /// Sends unframed octets.
     pub(crate) fn send(&self, bench: &mut Bench, handle: OffloadHandle, octets: Vec<u8>) {
         self.now(bench, |streams, connections, now| {
             streams.send(now, connections, handle, octets.into());
         });
     }
 
-    /// Ends the sending direction with a FIN.
+    /// Shuts down the sending direction with a FIN.
     pub(crate) fn shutdown(&self, bench: &mut Bench, handle: OffloadHandle) {
         self.now(bench, |streams, connections, now| streams.shutdown(now, connections, handle));
     }
@@ -189,7 +189,7 @@ impl Peer {
         (octets, status)
     }
 
-    /// Sends a Request, has the adapter's consumer `accept` it, awaits the Reply, and sends the RTR.
+    /// Sends a Request, makes the adapter's consumer `accept` it, receives the Reply, and sends the RTR.
     pub(crate) fn establish(
         &self,
         bench: &mut Bench,

@@ -1,5 +1,5 @@
-//! Reads of a peer's, above 16 KiB: what leaves while their source is written, and once it is revoked. The connection
-//! is in the offload target and in the host stack, and frames get lost.
+//! Reads of a peer, above 16 KiB: the bytes sent while their source is written, and after it is revoked. The connection
+//! is in the offload target and in the host stack, and frames are lost.
 
 use std::net::SocketAddr;
 
@@ -24,20 +24,20 @@ use crate::{
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// More than a peer that does not read takes, and is in flight on a path of 20 µs.
+/// More than the receive buffer of a peer that does not read, and than is in flight on a path of 20 µs.
 const LARGE: usize = 4 << 20;
 /// Above [`COPY_ASIDE_MAX`](rdma_over_tcp::ndk::COPY_ASIDE_MAX).
 const SMALL: usize = 20_000;
-/// What memory holds when it is not the peer's any more.
+/// Content of memory after its revocation.
 const LATER: u8 = 0xee;
 
-/// A connected peer, and the side it reads from.
+/// Connected peer, and the side that it reads from.
 struct Scene {
     bench: Bench,
     peer: Peer,
     handle: OffloadHandle,
     side: Side,
-    /// Octets that the peer has received behind the Reply.
+    /// Octets received by the peer after the Reply.
     octets: Vec<u8>,
 }
 
@@ -59,10 +59,10 @@ impl Scene {
         let (_listener, mailbox) = listen(&mut bench, remote);
         let accepted = CallbackResults::default();
         let (handle, _connector) = peer.establish(&mut bench, remote, &mailbox, |connector| {
-            let status = connector.accept(&side.qp, LIMITS, &[], None, accepted.tells());
+            let status = connector.accept(&side.qp, LIMITS, &[], None, accepted.callback());
             assert_eq!(status, NtStatus::PENDING);
         });
-        peer.until(&mut bench, || accepted.is_told());
+        peer.until(&mut bench, || accepted.is_done());
         assert_eq!(accepted.take(), Some(NtStatus::SUCCESS));
         assert_place(&mut bench, policy);
         Self { bench, peer, handle, side, octets: Vec::new() }
@@ -80,8 +80,8 @@ impl Scene {
         (memory, mr)
     }
 
-    /// The peer asks for all of it; reserved bits are set. Returns the ULPDU.
-    fn ask(&mut self, msn: u32, address: u64, token: u32, octets: usize) -> Vec<u8> {
+    /// Sends a Read Request for the whole region, with reserved bits set. Returns the ULPDU.
+    fn request_read(&mut self, msn: u32, address: u64, token: u32, octets: usize) -> Vec<u8> {
         let request = ReadRequest {
             sink_stag: Stag(0x0707_0700 + msn),
             sink_offset: TaggedOffset(1 << 40),
@@ -96,7 +96,7 @@ impl Scene {
         ulpdu
     }
 
-    /// Lets the peer wait without reading, until nothing more can come.
+    /// Runs without reading at the peer, until no more data can arrive.
     fn stall(&mut self) {
         let until = self.bench.pair.now + Duration::from_secs(2);
         let _ = self.bench.pair.run(until, |_| None::<()>);
@@ -104,7 +104,7 @@ impl Scene {
     }
 
     /// Receives until the peer has `wanted` octets of responses, or the connection has ended; `each` is called between
-    /// any two things that happen.
+    /// any two events.
     fn drain(&mut self, wanted: usize, mut each: impl FnMut()) -> Drained {
         let Self { bench, peer, handle, octets, .. } = self;
         peer.run(bench, |streams, connections, now| {
@@ -126,7 +126,7 @@ fn pattern(octets: usize) -> Vec<u8> {
     (0..octets).map(|at| (at % 233) as u8).collect()
 }
 
-/// What came: responses, and a Terminate with its octets.
+/// Data received: responses, and a Terminate with its octets.
 #[derive(Debug, Default)]
 struct Drained {
     data: Vec<u8>,
@@ -134,12 +134,12 @@ struct Drained {
 }
 
 impl Drained {
-    /// Every FPDU is whole, and its CRC fits.
+    /// Decodes the octets; every FPDU must be complete, with a valid CRC.
     fn of(octets: &[u8]) -> Self {
         let (mut decoder, mut rest) = (Decoder::new(true, false), octets);
         let mut drained = Self::default();
-        while let Some(ulpdu) = decoder.next(&mut rest).expect("a CRC that fits") {
-            assert!(drained.terminate.is_none(), "nothing follows a Terminate");
+        while let Some(ulpdu) = decoder.next(&mut rest).expect("valid CRC") {
+            assert!(drained.terminate.is_none(), "FPDU after a Terminate");
             match parse(ulpdu).unwrap() {
                 Inbound::ReadResponse { payload, .. } => drained.data.extend_from_slice(payload),
                 Inbound::Terminate { payload, .. } => {
@@ -153,8 +153,8 @@ impl Drained {
         drained
     }
 
-    /// The Terminate is about this Read Request, of which `sent` octets were answered: the DDP header as it came, and
-    /// what was left.
+    /// Asserts that the Terminate reports this Read Request after `sent` octets: the DDP header as received, and the
+    /// unanswered rest.
     fn assert_terminate(&self, error: WireError, ulpdu: &[u8], sent: usize) {
         let (terminate, octets) = self.terminate.as_ref().expect("a Terminate");
         assert_eq!(terminate.number.known(), Some(error));
@@ -165,7 +165,8 @@ impl Drained {
     }
 }
 
-// RDM-7.1-4, RDM-6.2.1-3: the source is revoked before its turn: the Terminate has the headers of that very request.
+// RDM-7.1-4, RDM-6.2.1-3: the source is revoked before the response starts: the Terminate has the headers of that very
+// request.
 #[test]
 fn revoked_before_its_turn() {
     for policy in POLICIES {
@@ -173,28 +174,31 @@ fn revoked_before_its_turn() {
             let mut scene = Scene::new(policy, seed);
             let (first, first_mr) = scene.registered(LARGE);
             let (second, second_mr) = scene.registered(SMALL);
-            scene.ask(1, first.address(), first_mr.remote_token(), LARGE);
-            let ulpdu = scene.ask(2, second.address(), second_mr.remote_token(), SMALL);
+            scene.request_read(1, first.address(), first_mr.remote_token(), LARGE);
+            let ulpdu = scene.request_read(2, second.address(), second_mr.remote_token(), SMALL);
             scene.stall();
             assert_eq!(second_mr.deregister(|| {}), NtStatus::SUCCESS);
             let drained = scene.drain(usize::MAX, || {});
-            assert!(drained.data == pattern(LARGE), "{policy:?}, seed {seed}: the first is whole");
+            assert!(
+                drained.data == pattern(LARGE),
+                "{policy:?}, seed {seed}: first response incomplete"
+            );
             drained.assert_terminate(WireError::ProtectionInvalidStag, &ulpdu, 0);
         }
     }
 }
 
-/// How a region that a peer reads from is revoked.
+/// Revocation of a region that a peer reads from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Revocation {
     Deregister,
     Close,
     Invalidate,
-    /// By a Send with Invalidate of the peer's.
+    /// By a Send with Invalidate of the peer.
     ByThePeer,
 }
 
-/// Revokes it in the middle of a response, and overwrites the memory when that is complete.
+/// Revokes the region in the middle of a response, and overwrites the memory when that is complete.
 fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
     let mut scene = Scene::new(policy, seed);
     let memory = scene.memory(LARGE);
@@ -209,30 +213,30 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
         }
     };
     let token = mr.remote_token();
-    let ulpdu = scene.ask(1, address, token, LARGE);
+    let ulpdu = scene.request_read(1, address, token, LARGE);
     scene.stall();
     let done = CallbackResults::default();
-    let tells = done.tells();
-    let end = move || tells(NtStatus::SUCCESS);
+    let callback = done.callback();
+    let end = move || callback(NtStatus::SUCCESS);
     match revocation {
         Revocation::Deregister => assert_eq!(mr.deregister(end), NtStatus::SUCCESS),
         Revocation::Close => {
             let status = mr.close(end);
             let Scene { bench, peer, .. } = &mut scene;
             if status == NtStatus::PENDING {
-                peer.until(bench, || done.is_told());
+                peer.until(bench, || done.is_done());
             }
         }
         Revocation::Invalidate => {
             scene.side.qp.invalidate(2, &mr, OpFlags::empty()).unwrap();
-            // Its turn comes behind the response.
+            // It is processed after the response.
             assert_eq!(scene.side.outcome(2), None);
             let drained = scene.drain(LARGE, || {});
             assert!(drained.data == pattern(LARGE), "{policy:?}, seed {seed}");
             let Scene { bench, peer, side, .. } = &mut scene;
             peer.until(bench, || side.outcome(2).is_some());
             assert_eq!(side.outcome(2), Some(NtStatus::SUCCESS));
-            let ulpdu = scene.ask(2, address, token, SMALL);
+            let ulpdu = scene.request_read(2, address, token, SMALL);
             let drained = scene.drain(usize::MAX, || {});
             return drained.assert_terminate(WireError::ProtectionInvalidStag, &ulpdu, 0);
         }
@@ -250,14 +254,14 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
     let drained = scene.drain(usize::MAX, || {});
     let sent = drained.data.len();
     assert!(sent > SMALL && sent < LARGE, "{policy:?}, seed {seed}, {revocation:?}: {sent}");
-    assert!(drained.data == pattern(LARGE)[..sent], "bytes that were written later");
+    assert!(drained.data == pattern(LARGE)[..sent], "bytes written after the revocation");
     drained.assert_terminate(WireError::ProtectionInvalidStag, &ulpdu, sent);
 }
 
-// RDM-8.1.1-4, RDM-7.1-4: once a deregistration, a close or an invalidation is complete, no later byte of the region
-// leaves. A Terminate says what is left of the Read.
+// RDM-8.1.1-4, RDM-7.1-4: after a deregistration, a close or an invalidation is complete, no later byte of the region
+// is sent. A Terminate reports the rest of the Read.
 #[test]
-fn nothing_leaves_after_revocation() {
+fn nothing_is_sent_after_revocation() {
     for policy in POLICIES {
         for revocation in [
             Revocation::Deregister,
@@ -270,15 +274,15 @@ fn nothing_leaves_after_revocation() {
     }
 }
 
-// MPA-4.4-9: the source is written all the time, while the response is made, queued, sent and sent again. Every CRC
-// fits the octets that arrive.
+// MPA-4.4-9: the source is written continuously while the response is built, queued, sent and retransmitted. Every CRC
+// matches the octets received.
 #[test]
 fn written_while_it_is_read() {
     for policy in POLICIES {
         for (seed, octets) in [(1, LARGE), (2, LARGE), (3, SMALL), (4, SMALL)] {
             let mut scene = Scene::new(policy, seed);
             let (memory, mr) = scene.registered(octets);
-            scene.ask(1, memory.address(), mr.remote_token(), octets);
+            scene.request_read(1, memory.address(), mr.remote_token(), octets);
             let mut round = 0_usize;
             let drained = scene.drain(octets, || {
                 round += 1;

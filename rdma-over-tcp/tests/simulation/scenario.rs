@@ -1,4 +1,4 @@
-//! From the first listen to the last close.
+//! One scenario, from the first listen to the last close.
 
 use std::{
     fmt,
@@ -27,19 +27,19 @@ use crate::{
     stream::ByteStream,
 };
 
-/// Closes an object, given what is to be called if that pends.
+/// Closes an object, with the callback for a pending close.
 type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
 
-/// A completion queue and its consumer.
+/// Completion queue and its consumer.
 struct Queue {
     cq: Cq,
-    /// Notifications since the beginning.
+    /// Notifications since the start.
     fired: Arc<AtomicUsize>,
     seen: usize,
     serves_receives: bool,
 }
 
-/// How the completion queues of a node are shared.
+/// Assignment of the completion queues of a node to its queue pairs.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
     One,
@@ -48,7 +48,7 @@ enum Layout {
 }
 
 impl Layout {
-    /// The queues of queue pair `index`: for receives, for requests.
+    /// Returns the queues of queue pair `index`: for receives, for requests.
     const fn queues(self, index: usize) -> [usize; 2] {
         match self {
             Self::One => [0, 0],
@@ -58,13 +58,13 @@ impl Layout {
     }
 }
 
-/// One node's objects that its queue pairs share.
+/// Objects of one node shared by its queue pairs.
 struct Objects {
     pd: Pd,
     queues: Vec<Queue>,
     layout: Layout,
     shared: Option<Shared>,
-    /// Polls only when told to; else polls all the time, and arms for solicited events.
+    /// True if it polls only after a notification; false if it polls continuously, and arms for solicited events.
     by_notification: bool,
 }
 
@@ -73,7 +73,7 @@ impl Objects {
         let layout =
             [Layout::One, Layout::ReceivesAndRequests, Layout::TwoPerQueuePair][draw(rng, 3)];
         let by_notification = once_in(rng, 2);
-        // As deep as what may be outstanding, and no deeper: one completion too many is an overrun.
+        // Exactly as deep as the outstanding requests: one completion too many is an overrun.
         let mut depths = Vec::new();
         for (index, plan) in plans.iter().enumerate() {
             let parts = [plan.limits.receive_queue_depth, plan.limits.initiator_queue_depth];
@@ -103,7 +103,7 @@ impl Objects {
     }
 }
 
-/// A bench with everything on it.
+/// Bench with all objects.
 pub(crate) struct World {
     plan: Plan,
     nodes: [Objects; 2],
@@ -112,10 +112,10 @@ pub(crate) struct World {
     incoming: Arc<Mutex<Vec<Connector>>>,
 }
 
-/// In which order the ends of a connection disconnect.
+/// Order in which the ends of a connection disconnect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DisconnectOrder {
-    /// This side first, the other when it is told.
+    /// This side first, the other after its disconnect event.
     First(usize),
     Both,
 }
@@ -150,7 +150,7 @@ impl World {
     }
 
     fn server(&self) -> SocketAddr {
-        self.listener.local_address().expect("it listens")
+        self.listener.local_address().expect("a listening listener")
     }
 
     fn describe(&self, bench: &dyn Stage) -> String {
@@ -170,24 +170,24 @@ impl World {
     }
 
     pub(crate) fn listen(&self, bench: &mut dyn Stage) {
-        let told = Arc::new(Mutex::new(None));
-        let keep = told.clone();
+        let results = Arc::new(Mutex::new(None));
+        let keep = results.clone();
         let completion = move |status| *keep.lock().unwrap() = Some(status);
         let local = SocketAddr::new(self.plan.addresses[1], self.plan.port);
         assert_eq!(self.listener.listen(local, completion), NtStatus::PENDING);
-        let outcome = bench.run(&mut || told.lock().unwrap().is_some());
+        let outcome = bench.run(&mut || results.lock().unwrap().is_some());
         self.check(bench, "listen", outcome);
-        assert_eq!(*told.lock().unwrap(), Some(NtStatus::SUCCESS));
+        assert_eq!(*results.lock().unwrap(), Some(NtStatus::SUCCESS));
     }
 
     pub(crate) fn connect(&mut self, bench: &dyn Stage) {
         let server = self.server();
         for (index, [active, passive]) in self.pairs.iter_mut().enumerate() {
-            // Legal before there is a connection (NDK-CON-10).
+            // Allowed before the connection exists (NDK-CON-10).
             active.post_receives();
             passive.post_receives();
             let connector = bench.adapters()[0].create_connector().unwrap();
-            let note = active.note(|told, status| told.connected = Some(status));
+            let note = active.note(|results, status| results.connected = Some(status));
             let (limits, name) = (active.plan.reads, [index as u8]);
             let status = connector.connect(&active.qp, None, server, limits, &name, note);
             assert_eq!(status, NtStatus::PENDING);
@@ -195,14 +195,14 @@ impl World {
         }
     }
 
-    /// Answers connectors, polls, posts.
+    /// Accepts connectors, polls, posts.
     pub(crate) fn act(&mut self) {
         for connector in self.incoming.lock().unwrap().drain(..) {
             let mut name = [0];
             let (status, required, _) = connector.connection_data(Some(&mut name));
             assert_eq!((status, required), (NtStatus::SUCCESS, 1));
             let side = &mut self.pairs[usize::from(name[0])][1];
-            let note = side.note(|told, status| told.completed = Some(status));
+            let note = side.note(|results, status| results.completed = Some(status));
             let (event, limits) = (side.disconnect_event(), side.plan.reads);
             let status = connector.accept(&side.qp, limits, &[!name[0]], event, note);
             assert_eq!(status, NtStatus::PENDING);
@@ -242,20 +242,23 @@ impl World {
                     queue.seen = fired;
                     queue.cq.arm(CqNotify::Any);
                 } else if fired > 0 {
-                    // An error is as good as solicited.
+                    // An error counts as solicited.
                     let failed = self.pairs.iter().any(|pair| pair[node].after.is_some());
                     let is_served = |index: &usize| layout.queues(*index)[0] == number;
                     let solicited: usize = (0..self.pairs.len())
                         .filter(is_served)
                         .map(|index| self.pairs[index][node].solicited)
                         .sum();
-                    assert!(solicited > 0 || failed, "called without a solicited event (NDK-CQ-8)");
+                    assert!(
+                        solicited > 0 || failed,
+                        "notified without a solicited event (NDK-CQ-8)"
+                    );
                 }
             }
         }
     }
 
-    /// The outcomes of atomics on words of a node, which depend on the network.
+    /// Resolves the outcomes of atomics on words of a node, which depend on the network.
     pub(crate) fn settle_shared(&mut self) {
         for (node, Objects { shared, .. }) in self.nodes.iter().enumerate() {
             if let Some(shared) = shared {
@@ -268,26 +271,26 @@ impl World {
         self.pairs.iter().flatten().all(Side::is_done)
     }
 
-    /// Disconnects, each pair in its own way.
-    pub(crate) fn part(&mut self, partings: &[DisconnectOrder]) -> bool {
+    /// Disconnects each pair in its own order.
+    pub(crate) fn disconnect(&mut self, orders: &[DisconnectOrder]) -> bool {
         self.act();
         let mut over = true;
-        for (pair, parting) in self.pairs.iter_mut().zip(partings) {
+        for (pair, order) in self.pairs.iter_mut().zip(orders) {
             for (index, side) in pair.iter_mut().enumerate() {
                 if side.after.is_some() {
                     continue;
                 }
-                let (told, disconnected) = {
-                    let told = side.told.lock().unwrap();
-                    (!told.events.is_empty(), told.disconnected)
+                let (is_notified, disconnected) = {
+                    let results = side.results.lock().unwrap();
+                    (!results.events.is_empty(), results.disconnected)
                 };
-                let turn = match parting {
+                let may_disconnect = match order {
                     DisconnectOrder::Both => true,
-                    DisconnectOrder::First(first) => *first == index || told,
+                    DisconnectOrder::First(first) => *first == index || is_notified,
                 };
-                if turn && !side.is_ending {
+                if may_disconnect && !side.is_ending {
                     side.is_ending = true;
-                    let note = side.note(|told, status| told.disconnected = Some(status));
+                    let note = side.note(|results, status| results.disconnected = Some(status));
                     let status = side.connector.as_ref().unwrap().disconnect(note);
                     assert_eq!(status, NtStatus::PENDING);
                 }
@@ -300,19 +303,19 @@ impl World {
         over
     }
 
-    fn assert_parted(&self, partings: &[DisconnectOrder]) {
-        for (pair, parting) in self.pairs.iter().zip(partings) {
+    fn assert_disconnected(&self, orders: &[DisconnectOrder]) {
+        for (pair, order) in self.pairs.iter().zip(orders) {
             for (index, side) in pair.iter().enumerate() {
-                let expected: &[u32] = match parting {
+                let expected: &[u32] = match order {
                     DisconnectOrder::First(first) if *first != index => &[0],
                     _ => &[],
                 };
-                assert_eq!(side.told.lock().unwrap().events, expected, "NDK-DISC-4");
+                assert_eq!(side.results.lock().unwrap().events, expected, "NDK-DISC-4");
             }
         }
     }
 
-    /// Closes everything, in any order (NDK-LIFE-5).
+    /// Closes all objects, in any order (NDK-LIFE-5).
     pub(crate) fn close(&self, rng: &mut Rand64, bench: &mut dyn Stage) {
         let mut closes: Vec<Close<'_>> = Vec::new();
         for side in self.pairs.iter().flatten() {
@@ -357,10 +360,10 @@ impl World {
         assert_eq!(returned.load(Ordering::Relaxed), pending, "each close once");
     }
 
-    /// The right results by the right path.
+    /// Asserts that the counters match the plan.
     fn assert_counters(&self, bench: &dyn Stage) {
         let count = self.pairs.len() as u64;
-        // An RTR that is a read is answered like one (RFC 6581 §9.2).
+        // An RTR that is a read is answered as a read (RFC 6581 §9.2).
         let is_read_rtr = self.plan.adapters[0].rtr == RtrSet::only(RtrKind::Read);
         for [active, passive] in &self.pairs {
             for (side, peer) in [(active, passive), (passive, active)] {
@@ -404,16 +407,16 @@ impl World {
         bench.assert_connections(count);
     }
 
-    /// Polling consumers armed once: queues with a solicited receive have called once, others never.
+    /// Polling consumers armed once: queues with a solicited receive have notified once, others never.
     fn assert_notified(&self, bench: &mut dyn Stage) {
         let polled = self.nodes.iter().filter(|node| !node.by_notification);
         let queues: Vec<_> = polled.flat_map(|node| &node.queues).collect();
         let calls = |queue: &Queue| queue.fired.load(Ordering::Relaxed);
         if !bench.is_lockstep() {
-            // The thread that calls back may be behind the one that polls.
-            let is_told = |queue: &&Queue| !queue.serves_receives || calls(queue) > 0;
-            let told = bench.run(&mut || queues.iter().all(is_told));
-            assert_eq!(told, Ok(()), "NDK-CQ-8");
+            // The callback thread may lag the polling thread.
+            let has_notified = |queue: &&Queue| !queue.serves_receives || calls(queue) > 0;
+            let outcome = bench.run(&mut || queues.iter().all(has_notified));
+            assert_eq!(outcome, Ok(()), "NDK-CQ-8");
         }
         for queue in queues {
             assert_eq!(calls(queue), usize::from(queue.serves_receives), "NDK-CQ-8");
@@ -422,20 +425,20 @@ impl World {
 }
 
 fn complete_connect(index: usize, active: &mut Side) {
-    let connected = active.told.lock().unwrap().connected.take();
+    let connected = active.results.lock().unwrap().connected.take();
     let Some(status) = connected else { return };
     check!(LostConnection, status == NtStatus::SUCCESS, "connect: {status:?}");
     let connector = active.connector.as_ref().unwrap();
     let mut data = [0];
     let (status, required, _) = connector.connection_data(Some(&mut data));
     assert_eq!((status, required, data), (NtStatus::SUCCESS, 1, [!(index as u8)]));
-    let note = active.note(|told, status| told.completed = Some(status));
+    let note = active.note(|results, status| results.completed = Some(status));
     let status = connector.complete_connect(active.disconnect_event(), note);
     assert_eq!(status, NtStatus::PENDING);
 }
 
 fn step(side: &mut Side, peer: &mut Side) {
-    let Some(status) = side.told.lock().unwrap().completed else { return };
+    let Some(status) = side.results.lock().unwrap().completed else { return };
     check!(LostConnection, status == NtStatus::SUCCESS, "completed: {status:?}");
     if side.is_ending {
         return;
@@ -444,48 +447,48 @@ fn step(side: &mut Side, peer: &mut Side) {
     side.post(peer);
 }
 
-/// Who is there beside the queue pairs.
+/// Activity in parallel to the queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    Nobody,
+enum Background {
+    None,
     /// A byte stream.
     Stream,
-    /// Somebody who moves the connections.
+    /// Moves of the connections.
     Mover,
 }
 
-/// One seed; returns what was counted.
+/// Runs one seed; returns its counters.
 pub(crate) fn run(seed: u64) -> String {
-    play(seed, Beside::Nobody).0
+    play(seed, Background::None).0
 }
 
-/// One seed with a byte stream beside the queue pairs; also returns how often that was moved.
+/// Runs one seed with a byte stream in parallel; also returns the number of its moves.
 pub(crate) fn run_shared(seed: u64) -> (String, usize) {
-    play(seed, Beside::Stream)
+    play(seed, Background::Stream)
 }
 
-/// One seed whose connections are moved between the stacks; also returns how often one was.
+/// Runs one seed with connections moved between the stacks; also returns the number of moves.
 pub(crate) fn run_moved(seed: u64) -> (String, usize) {
-    play(seed, Beside::Mover)
+    play(seed, Background::Mover)
 }
 
-fn play(seed: u64, beside: Beside) -> (String, usize) {
+fn play(seed: u64, background: Background) -> (String, usize) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
-    plan.let_messages_wait();
-    if beside == Beside::Mover {
+    plan.allow_queued_messages();
+    if background == Background::Mover {
         plan.mix_policies(&mut rng);
     }
     let conversations = conversations(&mut rng, &plan);
     let mut bench = Bench::new(&plan, [rng.rand_u64(), rng.rand_u64()]);
     let mut world = World::new(&mut rng, &bench, plan, conversations);
-    match beside {
-        Beside::Nobody => {}
-        Beside::Stream => {
+    match background {
+        Background::None => {}
+        Background::Stream => {
             let server = SocketAddr::new(world.plan.addresses[1], world.plan.port);
             bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, server));
         }
-        Beside::Mover => bench.moves = Some(Moves::new(&mut rng)),
+        Background::Mover => bench.moves = Some(Moves::new(&mut rng)),
     }
     world.act_plan(&mut rng, &mut bench);
     let outcome = bench.run_stream();
@@ -496,11 +499,11 @@ fn play(seed: u64, beside: Beside) -> (String, usize) {
     (world.describe(&bench), moved)
 }
 
-/// One seed on kernel sockets, in real time.
+/// Runs one seed on kernel sockets, in real time.
 pub(crate) fn run_on_sockets(seed: u64) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
-    plan.let_messages_wait();
+    plan.allow_queued_messages();
     plan.on_loopback();
     let conversations = conversations(&mut rng, &plan);
     let mut bench = Loopback::new(&plan);
@@ -510,7 +513,7 @@ pub(crate) fn run_on_sockets(seed: u64) {
 }
 
 impl World {
-    /// From the first listen to the last disconnect.
+    /// Runs from the first listen to the last disconnect.
     fn act_plan(&mut self, rng: &mut Rand64, bench: &mut dyn Stage) {
         self.listen(bench);
         self.connect(bench);
@@ -522,18 +525,18 @@ impl World {
         self.assert_notified(bench);
         self.settle_shared();
         self.pairs.iter().flatten().for_each(Side::assert_image);
-        let partings: Vec<_> = self
+        let orders: Vec<_> = self
             .pairs
             .iter()
             .map(|_| match draw(rng, 3) {
-                // Elsewhere one end may hear of the other before it has begun.
+                // Without lockstep one end may receive the other's disconnect before it starts its own.
                 2 if bench.is_lockstep() => DisconnectOrder::Both,
                 first => DisconnectOrder::First(first % 2),
             })
             .collect();
-        let outcome = bench.run(&mut || self.part(&partings));
+        let outcome = bench.run(&mut || self.disconnect(&orders));
         self.check(bench, "disconnect", outcome);
-        self.assert_parted(&partings);
+        self.assert_disconnected(&orders);
         self.pairs.iter().flatten().for_each(Side::assert_image);
     }
 

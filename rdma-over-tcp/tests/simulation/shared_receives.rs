@@ -1,6 +1,6 @@
-//! Queue pairs that take their receives from one shared queue, over a bad network: messages of all sizes in any order
-//! of arrival, limits that are set and told, and in some seeds a queue pair that breaks in the middle. In half of the
-//! seeds the connections move between the stacks meanwhile.
+//! Queue pairs with one shared receive queue, over a bad network: messages of all sizes in any order of arrival, limits
+//! set and reported, and in some seeds a queue pair that fails in the middle. In half of the seeds the connections move
+//! between the stacks meanwhile.
 
 use std::{
     net::SocketAddr,
@@ -27,18 +27,18 @@ use crate::{
 };
 
 const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
-/// What a slot holds where nothing was received.
+/// Content of a slot without received data.
 const UNTOUCHED: u8 = 0xee;
 
-/// Closes an object, given what is to be called if that pends.
+/// Closes an object, with the callback for a pending close.
 type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
 
-/// What happened in one run.
+/// Outcome of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct End {
-    /// Limits that were told.
+    /// Limit events reported.
     pub(crate) limits: usize,
-    /// A queue pair was broken while a message was arriving for it.
+    /// True if a queue pair failed while it received a message.
     pub(crate) was_receiving: bool,
 }
 
@@ -48,17 +48,17 @@ fn message(pair: usize, number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at ^ (at >> 8) ^ salt) as u8).collect()
 }
 
-/// A queue pair, its peer, and the messages of one direction.
+/// Queue pair, its peer, and the messages of one direction.
 struct Line {
     near: Qp,
     far: Qp,
     connectors: [Connector; 2],
-    /// Where large messages are sent from, one at a time.
+    /// Source of large messages, one at a time.
     source: RegisteredBuffer,
     source_mr: Mr,
     sizes: Vec<usize>,
     sent: usize,
-    /// Sends that have completed.
+    /// Completed Sends.
     done: usize,
     received: usize,
     is_broken: bool,
@@ -69,7 +69,7 @@ impl Line {
         self.is_broken || self.received == self.sizes.len()
     }
 
-    /// Sends the next message. Returns whether it could.
+    /// Sends the next message. Returns true on success.
     fn send(&mut self, pair: usize) -> bool {
         let Some(bytes) = self.sizes.get(self.sent).filter(|_| !self.is_broken) else {
             return false;
@@ -90,13 +90,13 @@ impl Line {
         true
     }
 
-    /// Messages that have a receive, or will take one.
+    /// Messages that have consumed a receive, or will.
     fn under_way(&self) -> usize {
         if self.is_broken { 0 } else { self.sent - self.received }
     }
 }
 
-/// The receiving consumer.
+/// Receiving consumer.
 struct Receiver {
     pd: Pd,
     cq: Cq,
@@ -104,9 +104,9 @@ struct Receiver {
     mr: Mr,
     buffer: RegisteredBuffer,
     slot_bytes: usize,
-    /// Receives that nothing has completed.
+    /// Posted receives without a completion.
     posted: usize,
-    told: Arc<AtomicUsize>,
+    limit_events: Arc<AtomicUsize>,
     armed: usize,
     received_at_arm: usize,
 }
@@ -116,13 +116,13 @@ impl Receiver {
         let adapter = &bench.adapters[1];
         let pd = adapter.create_pd().unwrap();
         let cq = adapter.create_cq(256, |_| {}).unwrap();
-        let told = Arc::<AtomicUsize>::default();
-        let counter = told.clone();
+        let limit_events = Arc::<AtomicUsize>::default();
+        let counter = limit_events.clone();
         let notification = move |status| {
             assert_eq!(status, NtStatus::SUCCESS);
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        // One more than there are slots: a limit as high as the depth is always reached.
+        // One more than the slots: a limit equal to the depth is always reached.
         let depth = slots as u32 + 1;
         let srq = pd.create_srq(depth, 2, limit, notification).unwrap();
         let buffer = adapter.allocate(slots * slot_bytes).unwrap();
@@ -130,8 +130,18 @@ impl Receiver {
         mr.register(&buffer, 0, buffer.len(), MrFlags::ALLOW_LOCAL_WRITE).unwrap();
         let (posted, armed) = (0, usize::from(limit > 0));
         let received_at_arm = 0;
-        let mut this =
-            Self { pd, cq, srq, mr, buffer, slot_bytes, posted, told, armed, received_at_arm };
+        let mut this = Self {
+            pd,
+            cq,
+            srq,
+            mr,
+            buffer,
+            slot_bytes,
+            posted,
+            limit_events,
+            armed,
+            received_at_arm,
+        };
         (0..slots).for_each(|slot| this.post(slot));
         this
     }
@@ -151,19 +161,19 @@ impl Receiver {
         self.posted += 1;
     }
 
-    /// Sets a limit if the last one was told, and something was received since: one that is reached already is told at
-    /// once, and the next would be.
+    /// Sets a limit if the last one was reported, and a message was received since: a limit already reached is reported
+    /// at once, and so would be the next.
     fn arm(&mut self, received: usize, limit: u32) {
-        let told = self.told.load(Ordering::Relaxed);
-        assert!(told <= self.armed, "once for each limit (NDK-SRQ-2)");
-        if told == self.armed && received > self.received_at_arm {
+        let limit_events = self.limit_events.load(Ordering::Relaxed);
+        assert!(limit_events <= self.armed, "more than one event per limit (NDK-SRQ-2)");
+        if limit_events == self.armed && received > self.received_at_arm {
             self.srq.modify(0, limit).unwrap();
             self.armed += 1;
             self.received_at_arm = received;
         }
     }
 
-    /// Checks what has come, and posts its slots again.
+    /// Checks the completions, and posts their slots again.
     fn poll(&mut self, lines: &mut [Line], end: &mut End) {
         let mut results = [NdkResultEx::default(); 5];
         loop {
@@ -176,16 +186,16 @@ impl Receiver {
                 let (line, slot) = (&mut lines[pair], result.request_context as usize);
                 self.posted -= 1;
                 if line.is_broken {
-                    // What had come before it broke, and then the receive that it had taken.
+                    // Messages that arrived before it failed, and then the receive that it had consumed.
                     let is_flushed = result.status == NtStatus::CANCELLED;
                     assert!(is_flushed || result.status == NtStatus::SUCCESS, "{result:?}");
-                    assert!(!is_flushed || !end.was_receiving, "it has taken one only");
+                    assert!(!is_flushed || !end.was_receiving, "more than one receive consumed");
                     end.was_receiving |= is_flushed;
                 } else {
                     assert_eq!(result.status, NtStatus::SUCCESS, "{result:?}");
                     assert_eq!(result.operation, OperationType::Receive);
                     let bytes = line.sizes[line.received];
-                    assert_eq!(result.bytes_transferred as usize, bytes, "in order of sending");
+                    assert_eq!(result.bytes_transferred as usize, bytes, "out of order of sending");
                     let mut content = vec![0; self.slot_bytes];
                     self.buffer.read_at(slot * self.slot_bytes, &mut content);
                     assert!(content[..bytes] == message(pair, line.received, bytes));
@@ -207,25 +217,25 @@ fn connect(
 ) -> [Connector; 2] {
     let [active, passive] = [(); 2].map(|()| CallbackResults::default());
     let connector = bench.adapters[0].create_connector().unwrap();
-    let status = connector.connect(qps[0], None, remote, READS, &[], active.tells());
+    let status = connector.connect(qps[0], None, remote, READS, &[], active.callback());
     assert_eq!(status, NtStatus::PENDING);
     bench.run(|| !incoming.lock().unwrap().is_empty()).unwrap();
     let accepted = incoming.lock().unwrap().pop().unwrap();
-    let _ = accepted.accept(qps[1], READS, &[], None, passive.tells());
-    bench.run(|| active.is_told()).unwrap();
+    let _ = accepted.accept(qps[1], READS, &[], None, passive.callback());
+    bench.run(|| active.is_done()).unwrap();
     assert_eq!(active.take(), Some(NtStatus::SUCCESS));
-    let _ = connector.complete_connect(None, active.tells());
-    bench.run(|| active.is_told() && passive.is_told()).unwrap();
+    let _ = connector.complete_connect(None, active.callback());
+    bench.run(|| active.is_done() && passive.is_done()).unwrap();
     assert_eq!([active.take(), passive.take()], [Some(NtStatus::SUCCESS); 2]);
     [connector, accepted]
 }
 
-/// One seed.
+/// Runs one seed.
 pub(crate) fn run(seed: u64) -> End {
     let rng = &mut Rand64::new(u128::from(seed) ^ 0x5_12ed);
     let is_bad = !once_in(rng, 4);
     let mut plan = Plan::with(rng, is_bad);
-    // One by a Send would take a receive.
+    // An RTR by a Send would consume a receive.
     plan.adapters.iter_mut().for_each(|adapter| adapter.rtr = RtrSet::only(RtrKind::Write));
     let moves = once_in(rng, 2);
     if moves {
@@ -247,8 +257,8 @@ pub(crate) fn run(seed: u64) -> End {
         .unwrap();
     let listening = CallbackResults::default();
     let remote = SocketAddr::new(plan.addresses[1], 7000);
-    assert_eq!(listener.listen(remote, listening.tells()), NtStatus::PENDING);
-    bench.run(|| listening.is_told()).unwrap();
+    assert_eq!(listener.listen(remote, listening.callback()), NtStatus::PENDING);
+    bench.run(|| listening.is_done()).unwrap();
     let limits = QpLimits { inline_data_size: INLINE_MAX, ..QpLimits::default() };
     let mut lines = Vec::new();
     for pair in 0..1 + draw(rng, 4) {
@@ -297,7 +307,7 @@ pub(crate) fn run(seed: u64) -> End {
                 break;
             }
         }
-        // As many as find a receive.
+        // As many as have a receive.
         let free = receiver.posted - lines.iter().map(Line::under_way).sum::<usize>();
         for _ in 0..free.min(4) {
             let pair = draw(rng, lines.len());
@@ -306,12 +316,12 @@ pub(crate) fn run(seed: u64) -> End {
         lines.iter().all(Line::is_done)
     });
     outcome.unwrap_or_else(|stall| panic!("seed {seed}: {stall}\n{}", bench.describe()));
-    // A limit above what is queued is told at once; what was told before has come.
+    // A limit above the queued receives is reported at once; earlier events have arrived.
     bench.run(|| true).unwrap();
-    let told = receiver.told.clone();
+    let limit_events = receiver.limit_events.clone();
     receiver.srq.modify(0, slots as u32 + 1).unwrap();
-    receiver.armed += usize::from(told.load(Ordering::Relaxed) == receiver.armed);
-    bench.run(|| told.load(Ordering::Relaxed) == receiver.armed).unwrap();
+    receiver.armed += usize::from(limit_events.load(Ordering::Relaxed) == receiver.armed);
+    bench.run(|| limit_events.load(Ordering::Relaxed) == receiver.armed).unwrap();
     end.limits = receiver.armed;
 
     let mut closes: Vec<Close<'_>> = Vec::new();

@@ -1,4 +1,4 @@
-//! One end of a queue pair's connection: posts what the plan says, and checks every completion.
+//! One end of a queue pair's connection: posts the operations of the plan, and checks every completion.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use crate::{
     plan::{Action, GUARD, Operation, SidePlan, Source, Span, Via},
 };
 
-/// What callbacks have told.
+/// Results of callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct CallbackResults {
     pub(crate) connected: Option<NtStatus>,
@@ -27,7 +27,7 @@ pub(crate) struct CallbackResults {
     pub(crate) events: Vec<u32>,
 }
 
-/// What the peer of a side may use.
+/// Memory and receives that the peer may use.
 #[derive(Debug)]
 struct Grants {
     address: u64,
@@ -38,11 +38,11 @@ struct Grants {
     shared: Option<(u64, u32)>,
     /// Tokens and first addresses of windows whose registration has completed.
     windows: Vec<Option<(u32, u64)>>,
-    /// Receives posted since the beginning.
+    /// Receives posted since the start.
     receives: usize,
 }
 
-/// What a window of the plan is.
+/// Object of a window of the plan.
 enum Opening {
     Registered(Mr),
     Bound(Mw),
@@ -52,24 +52,24 @@ pub(crate) struct Side {
     pub(crate) plan: SidePlan,
     pub(crate) qp: Qp,
     pub(crate) connector: Option<Connector>,
-    pub(crate) told: Arc<Mutex<CallbackResults>>,
+    pub(crate) results: Arc<Mutex<CallbackResults>>,
     pub(crate) buffer: RegisteredBuffer,
     pub(crate) regions: [Mr; 2],
     words: Option<Mr>,
     windows: Vec<(Opening, Option<u32>)>,
     grants: Grants,
-    /// Next operation to post.
+    /// Index of the next operation to post.
     next: usize,
-    /// Operations posted and not known to be complete.
+    /// Operations posted but not known to be complete.
     outstanding: VecDeque<(usize, bool)>,
     receives_posted: usize,
     receives_done: usize,
     pub(crate) is_active: bool,
-    /// Everything that completes from now on was flushed.
+    /// True if every further completion is flushed.
     pub(crate) is_ending: bool,
     pub(crate) cancelled: usize,
     pub(crate) solicited: usize,
-    /// The plan is over, an error is provoked: completions are kept as they are.
+    /// Completions after the plan, during a provoked error; kept unchecked.
     pub(crate) after: Option<Vec<NdkResultEx>>,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Debug for Side {
             .field("receives_posted", &self.receives_posted)
             .field("receives_done", &self.receives_done)
             .field("of", &self.plan.receives.len())
-            .field("told", &self.told)
+            .field("results", &self.results)
             .field("stats", &self.qp.stats())
             .finish_non_exhaustive()
     }
@@ -120,7 +120,7 @@ impl Side {
                     return (Opening::Bound(pd.create_mw().unwrap()), None);
                 }
                 let mr = pd.create_mr(true).unwrap();
-                // One page more: the span need not begin with one.
+                // One page more: the span need not be page-aligned.
                 let pages = window.span.len().div_ceil(4096) as u32 + 1;
                 mr.initialize_fast_register(pages, window.is_remote).unwrap();
                 (Opening::Registered(mr), None)
@@ -138,7 +138,7 @@ impl Side {
         Self {
             qp: pd.create_qp(receive_cq, initiator_cq, context, plan.limits).unwrap(),
             connector: None,
-            told: Arc::default(),
+            results: Arc::default(),
             buffer,
             regions,
             words,
@@ -157,18 +157,18 @@ impl Side {
         }
     }
 
-    /// A callback that keeps what it is told.
+    /// Returns a callback that stores its arguments.
     pub(crate) fn note(
         &self,
         keep: impl FnOnce(&mut CallbackResults, NtStatus) + Send + 'static,
     ) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.told.clone();
-        move |status| keep(&mut told.lock().unwrap(), status)
+        let results = self.results.clone();
+        move |status| keep(&mut results.lock().unwrap(), status)
     }
 
     pub(crate) fn disconnect_event(&self) -> Option<DisconnectEvent> {
-        let told = self.told.clone();
-        Some(Box::new(move |reason| told.lock().unwrap().events.push(reason)))
+        let results = self.results.clone();
+        Some(Box::new(move |reason| results.lock().unwrap().events.push(reason)))
     }
 
     pub(crate) fn mrs(&self) -> impl Iterator<Item = &Mr> {
@@ -186,7 +186,7 @@ impl Side {
         })
     }
 
-    /// The address of a window's first byte.
+    /// Returns the address of a window's first byte.
     fn window_base(&self, window: usize) -> u64 {
         let plan = &self.plan.windows[window];
         match plan.is_bound {
@@ -217,14 +217,14 @@ impl Side {
         content
     }
 
-    /// What is in `span` is what the plan says; only the first `bytes` of it count.
+    /// Asserts that `span` matches the plan; only the first `bytes` of it are compared.
     fn assert_placed(&self, span: &Span, bytes: usize, what: &dyn fmt::Debug) {
         let span = span.start..span.start + bytes.min(span.len());
         let is_equal = self.content(span.clone()) == self.plan.image[span.clone()];
         check!(WrongData, is_equal, "{span:?} of {what:?}");
     }
 
-    /// Receives up to the queue's depth: for each send of the peer one, then some more.
+    /// Posts receives up to the queue's depth: one per send of the peer, then the spare ones.
     pub(crate) fn post_receives(&mut self) {
         let depth = self.plan.limits.receive_queue_depth as usize;
         let most = self.plan.receives.len() + self.plan.spare_receives;
@@ -239,7 +239,7 @@ impl Side {
         self.grants.receives = self.receives_posted;
     }
 
-    /// Posts what may be posted now.
+    /// Posts all operations allowed at this time.
     pub(crate) fn post(&mut self, peer: &mut Self) {
         let mut sends = self.sends_before(self.next);
         while self.may_post(self.next, peer, sends) {
@@ -255,7 +255,7 @@ impl Side {
         operations.iter().filter(|operation| operation.action.takes_receive()).count()
     }
 
-    /// Room, a receive for a send, and the peer's grant for its window.
+    /// True if there is room, a receive for a send, and the peer's grant for its window.
     fn may_post(&self, index: usize, peer: &Self, sends: usize) -> bool {
         let Some(operation) = self.plan.operations.get(index) else { return false };
         let granted = match operation.action {
@@ -268,8 +268,8 @@ impl Side {
         granted && self.outstanding.len() < self.plan.limits.initiator_queue_depth as usize
     }
 
-    /// The plan's flags, but for two that depend on what follows: a consumer must hear of one request
-    /// per queue to know that there is room, and a deferred request needs a successor that is posted.
+    /// Returns the plan's flags, except for two that depend on later operations. A consumer needs one completion per
+    /// queue to detect room, and a deferred request needs a posted successor.
     fn flags(&mut self, peer: &Self, sends: usize) -> OpFlags {
         let depth = self.plan.limits.initiator_queue_depth as usize;
         let mut flags = self.plan.operations[self.next].flags;
@@ -376,7 +376,7 @@ impl Side {
         }
     }
 
-    /// Checks a completion: each in its turn, with all that it should say.
+    /// Checks the order and all fields of a completion.
     pub(crate) fn complete(&mut self, result: &NdkResultEx, peer: &Self) {
         if let Some(after) = &mut self.after {
             after.push(*result);
@@ -395,7 +395,7 @@ impl Side {
     fn complete_receive(&mut self, result: &NdkResultEx, peer: &Self) {
         let index = self.receives_done;
         self.receives_done += 1;
-        assert_eq!(result.request_context, index as u64, "receives complete in posting order");
+        assert_eq!(result.request_context, index as u64, "receive completed out of posting order");
         let Some(receive) = self.plan.receives.get(index) else {
             assert!(self.is_ending, "{result:?} without a send");
             assert_eq!(result.status, NtStatus::CANCELLED);
@@ -429,7 +429,7 @@ impl Side {
         }
     }
 
-    /// What the peer wrote before its send number `send` is there (RFC 5040 §5.5, 12).
+    /// Asserts that the data written by the peer before its send number `send` is placed (RFC 5040 §5.5, 12).
     fn assert_writes_before(&self, send: usize, peer: &Self) {
         let mut sends = 0;
         for operation in &peer.plan.operations {
@@ -453,7 +453,7 @@ impl Side {
             }
         };
         let operation = &self.plan.operations[index];
-        assert_eq!(result.request_context, index as u64, "requests complete in posting order");
+        assert_eq!(result.request_context, index as u64, "request completed out of posting order");
         assert_eq!(result.status, NtStatus::SUCCESS, "{operation:?}: {result:?}");
         assert_eq!(result.provider_error_code, 0);
         let expected = match &operation.action {
@@ -486,7 +486,7 @@ impl Side {
         assert_eq!(result.operation, expected);
     }
 
-    /// Whether everything planned has happened.
+    /// True if the plan is complete.
     pub(crate) fn is_done(&self) -> bool {
         self.next == self.plan.operations.len()
             && self.outstanding.is_empty()
@@ -494,7 +494,7 @@ impl Side {
             && self.receives_posted == self.plan.receives.len() + self.plan.spare_receives
     }
 
-    /// Every byte of the buffer, guards and gaps and all, is what the plan says.
+    /// Checks that every byte of the buffer, guards and gaps included, matches the plan.
     pub(crate) fn assert_image(&self) {
         let content = self.content(0..self.plan.image.len());
         let wrong = content.iter().zip(&self.plan.image).position(|(is, should)| is != should);

@@ -1,7 +1,7 @@
-//! A byte stream beside the queue pairs: another client of the same nodes, on the same addresses.
+//! Byte stream in parallel to the queue pairs: another client of the same nodes, on the same addresses.
 //!
-//! Both ends send all the time, and check what comes as it comes. Now and then one of them has its connection moved to
-//! where it is not.
+//! Both ends send continuously, and check the data on arrival. Occasionally one of them moves its connection to the
+//! other stack.
 
 use std::net::SocketAddr;
 
@@ -23,10 +23,10 @@ use crate::plan::{draw, once_in};
 const PORT: u16 = 7001;
 /// A lost SYN costs seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes that an end may have unacknowledged.
+/// Maximum unacknowledged bytes of an end.
 const WINDOW: usize = 128 * 1024;
 
-/// One end: what it sends, and what it expects.
+/// One end: state of its sent and expected data.
 struct End {
     client: ClientTag,
     handle: Option<OffloadHandle>,
@@ -37,19 +37,19 @@ struct End {
     shut_down: bool,
 }
 
-/// Both ends, and how they go on.
+/// Both ends, and their progress.
 pub(crate) struct ByteStream {
     ends: [End; 2],
     server: SocketAddr,
     listener: ListenerId,
     rng: Rand64,
-    /// One in so many looks has the connection moved; 0: never.
+    /// One in this many steps moves the connection; 0: never.
     moves: usize,
     pub(crate) moved: usize,
 }
 
 fn streams(core: &mut Core, client: ClientTag) -> &mut Streams {
-    core.clients.get_mut(client).expect("a client that stays")
+    core.clients.get_mut(client).expect("a registered client")
 }
 
 impl ByteStream {
@@ -79,7 +79,7 @@ impl ByteStream {
         self.ends.iter().all(|end| end.shut_down && end.missing == 0)
     }
 
-    /// Does what can be done at this moment.
+    /// Sends and receives as far as possible at this time.
     pub(crate) fn step(&mut self, pair: &mut Pair<Core>) {
         let Self { ends: [one, other], server, listener, rng, moves, moved } = self;
         let listening = streams(&mut pair.b, other.client).listening(*listener);

@@ -1,5 +1,5 @@
-//! One end of a queue pair's connection that fills memory, sends it, writes it to the peer, reads the peer's, and
-//! checks what the peer does the same way.
+//! One end of a queue pair's connection: fills memory, sends it, writes it to the peer, reads the peer's, and checks
+//! the same operations of the peer.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -16,22 +16,22 @@ use rdma_over_tcp::ndk::{
     OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
-/// Bytes of a message, and of what is written beside it: more than a segment.
+/// Bytes of a message, and of the Write in the same round: more than a segment.
 const LENGTH: usize = 5_000;
-/// Where things lie in the one buffer of an end.
+/// Offsets in the one buffer of an end.
 const SEND_AT: usize = 0;
 const RECEIVE_AT: usize = LENGTH;
 const TARGET_AT: usize = 3 * LENGTH;
 const READ_AT: usize = 4 * LENGTH;
-/// What is written while it is sent: more than is copied aside.
+/// Bytes of memory written while it is sent: more than is copied aside.
 const RACE: usize = 60_000;
 const RACE_AT: usize = 5 * LENGTH;
-/// What is read while the peer writes it.
+/// Offset of memory read while the peer writes it.
 const RACED_AT: usize = RACE_AT + RACE;
 const BUFFER: usize = RACED_AT + RACE;
-/// Writes of that, and Reads.
+/// Writes and Reads of that memory.
 pub(crate) const RACES: u32 = 12;
-/// The last word of a round, and of the last one.
+/// Last message of a round, and of the last round.
 const MORE: &[u8; 4] = b"more";
 const LAST: &[u8; 4] = b"last";
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -39,31 +39,31 @@ pub(crate) const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 
 pub(crate) type TestNode = Node<AdapterCore>;
 
-/// What callbacks tell the thread of an end.
+/// Results of callbacks for the thread of an end.
 #[derive(Default)]
 pub(crate) struct CallbackResults {
     pub(crate) status: Mutex<Option<NtStatus>>,
     notified: AtomicBool,
-    /// Callbacks of this end that run: never two.
+    /// Callbacks of this end in progress: at most one.
     running: AtomicU32,
 }
 
 impl CallbackResults {
-    pub(crate) fn tells(self: &Arc<Self>) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.status.lock() = Some(status)
+    pub(crate) fn callback(self: &Arc<Self>) -> impl FnOnce(NtStatus) + Send + 'static {
+        let callbacks = self.clone();
+        move |status| *callbacks.status.lock() = Some(status)
     }
 }
 
 /// One end of a connection.
 pub(crate) struct End {
     adapter: Adapter,
-    pub(crate) told: Arc<CallbackResults>,
+    pub(crate) callbacks: Arc<CallbackResults>,
     pub(crate) cq: Cq,
     pub(crate) qp: Qp,
     buffer: RegisteredBuffer,
     token: u32,
-    /// Where the peer may write, and what it may read.
+    /// Address and token of the peer's memory.
     peer: (u64, u32),
     sends: u32,
     writes: u32,
@@ -77,8 +77,8 @@ fn pattern(round: u32, index: usize) -> u8 {
 
 impl End {
     pub(crate) fn new(adapter: &Adapter) -> Self {
-        let told = Arc::new(CallbackResults::default());
-        let of_cq = told.clone();
+        let callbacks = Arc::new(CallbackResults::default());
+        let of_cq = callbacks.clone();
         let notification = move |status| {
             // NDK-CQ-3
             assert_eq!(of_cq.running.fetch_add(1, Ordering::Relaxed), 0);
@@ -97,7 +97,7 @@ impl End {
         let token = mr.local_token();
         let end = Self {
             adapter: adapter.clone(),
-            told,
+            callbacks,
             cq,
             qp,
             buffer,
@@ -129,10 +129,10 @@ impl End {
         self.adapter.wait_until(Some(LIMIT), f).unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 
-    /// What a request comes to.
+    /// Waits for the status of a request.
     pub(crate) fn status(&self, what: &str, inline: NtStatus) {
         if inline == NtStatus::PENDING {
-            let later = self.wait(what, || self.told.status.lock().take());
+            let later = self.wait(what, || self.callbacks.status.lock().take());
             assert_eq!(later, NtStatus::SUCCESS, "{what}");
         } else {
             assert_eq!(inline, NtStatus::SUCCESS, "{what}");
@@ -140,12 +140,13 @@ impl End {
     }
 
     pub(crate) fn connect(&self, connector: &Connector, remote: SocketAddr) {
-        let status = connector.connect(&self.qp, None, remote, LIMITS, &[], self.told.tells());
+        let status =
+            connector.connect(&self.qp, None, remote, LIMITS, &[], self.callbacks.callback());
         self.status("connect", status);
-        self.status("complete", connector.complete_connect(None, self.told.tells()));
+        self.status("complete", connector.complete_connect(None, self.callbacks.callback()));
     }
 
-    /// Takes completions until `is_enough`; arms and waits when there are none.
+    /// Polls completions until `is_enough`; arms and waits when there are none.
     fn complete(&mut self, is_enough: impl Fn(&Self) -> bool) {
         while !is_enough(self) {
             let mut results = [NdkResultEx::default(); 4];
@@ -162,7 +163,8 @@ impl End {
             }
             if count == 0 {
                 self.cq.arm(CqNotify::Any);
-                let notified = || self.told.notified.swap(false, Ordering::Relaxed).then_some(());
+                let notified =
+                    || self.callbacks.notified.swap(false, Ordering::Relaxed).then_some(());
                 self.wait("a notification", notified);
             }
         }
@@ -175,8 +177,8 @@ impl End {
         assert_eq!(wrong, None, "round {round}, {offset}");
     }
 
-    /// Says where the peer may write, in the first message.
-    fn introduce(&mut self) {
+    /// Sends the address and token of this end's memory, in the first message.
+    fn send_advert(&mut self) {
         let mut advert = [0; 12];
         advert[..8].copy_from_slice(&self.buffer.address().to_be_bytes());
         advert[8..].copy_from_slice(&self.token.to_be_bytes());
@@ -192,9 +194,9 @@ impl End {
         self.post_receive(2);
     }
 
-    /// One round: memory is filled, written to the peer and sent; what the peer does the same way is checked
-    /// where it was placed; what it has sent is read from its memory; and a word says that all is done, so
-    /// that memory may be filled anew, and whether it was the last. Returns whether it was.
+    /// One round. Memory is filled, written to the peer and sent. The peer's data is checked where it was placed, and
+    /// the data it has sent is read from its memory. A last message reports that all is done, so that memory may be
+    /// refilled, and if it was the last round. Returns true for the last round.
     fn round(&mut self, round: u32, is_last: bool) -> bool {
         let data: Vec<u8> = (0..LENGTH).map(|at| pattern(round, at)).collect();
         self.buffer.write_at(SEND_AT, &data);
@@ -213,7 +215,7 @@ impl End {
         self.check(round, READ_AT);
         let word = if is_last { LAST } else { MORE };
         self.qp.send(4, Data::Inline(&[word]), OpFlags::empty()).unwrap();
-        // The peer's next message may have come already.
+        // The peer's next message may have arrived already.
         self.complete(|end| end.receives > 2 * round && end.sends > 2 * round);
         assert_eq!((self.sends, self.writes), (2 * round + 1, round));
         let mut theirs = [0; 4];
@@ -224,9 +226,9 @@ impl End {
     }
 
     /// Memory that is written while it is sent and while the peer reads it, and read while the peer writes it: always
-    /// with the same bytes, or CRCs would not fit.
+    /// with the same bytes, otherwise CRCs would not match.
     pub(crate) fn race(mut self) -> u32 {
-        self.introduce();
+        self.send_advert();
         let data: Vec<u8> = (0..RACE).map(|at| pattern(1, at) | 1).collect();
         self.buffer.write_at(RACE_AT, &data);
         let is_over = Arc::<AtomicBool>::default();
@@ -241,7 +243,7 @@ impl End {
                 }
             })
         };
-        // Now the peer may read.
+        // From here on the peer may read.
         self.qp.send(2, Data::Inline(&[b"filled"]), OpFlags::empty()).unwrap();
         self.complete(|end| end.receives >= 2);
         let (address, token) = self.peer;
@@ -263,9 +265,9 @@ impl End {
         self.receives + self.reads + self.sends + self.writes
     }
 
-    /// Rounds until `is_last` says so, at either end. Returns the completions.
+    /// Runs rounds until `is_last` returns true, at either end. Returns the completions.
     pub(crate) fn run(mut self, mut is_last: impl FnMut(u32) -> bool) -> u32 {
-        self.introduce();
+        self.send_advert();
         let mut round = 1;
         while !self.round(round, is_last(round)) {
             round += 1;
@@ -274,15 +276,15 @@ impl End {
     }
 }
 
-/// Has all connections of a node handed over, and waits until they are there.
-pub(crate) fn hand_over(node: &TestNode, to: OffloadState) {
+/// Requests the move of all connections of a node, and waits until they are complete.
+pub(crate) fn move_connections(node: &TestNode, to: OffloadState) {
     loop {
         let rows = node.list(LIMIT).unwrap();
         let mut left = rows.iter().filter(|row| row.remote.is_some() && row.offload != to);
         let Some(first) = left.next() else { return };
         for row in std::iter::once(first).chain(left) {
             let handle = row.handle;
-            // One that is on its way is asked again when it is there.
+            // A moving connection is requested again after its move.
             match (row.offload, to) {
                 (OffloadState::InHost, OffloadState::Offloaded) => {
                     node.request(Request::Offload { handle });

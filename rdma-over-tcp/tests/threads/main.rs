@@ -1,8 +1,8 @@
-//! A thread at each end of each queue pair's connection: registered memory is filled, sent from, placed into
-//! and looked at by consumers' threads and the engines' at once.
+//! A thread at each end of each queue pair's connection: registered memory is filled, sent, placed and read by the
+//! consumers' and the engines' threads concurrently.
 //!
-//! It is meant for a race detector as well, `tests/race`: it is here, where the memory of an operation
-//! passes from a consumer to the engine and back, that a missing order would be a data race.
+//! The test is also meant for a race detector, `tests/race`: the memory of an operation is passed from a consumer to
+//! the engine and back, and a missing memory order would be a data race.
 #![cfg(not(loom))]
 
 mod end;
@@ -39,12 +39,13 @@ use rdma_over_tcp::ndk::{
     QpLimits, SocketsConfig, open, open_queues, open_sockets,
 };
 
-use self::end::{CallbackResults, End, LIMIT, LIMITS, RACES, TestNode, hand_over};
+use self::end::{CallbackResults, End, LIMIT, LIMITS, RACES, TestNode, move_connections};
 
 const CONNECTIONS: usize = 4;
 /// Round trips of each connection.
 const ROUNDS: u32 = 40;
-/// Of each end: an introduction and two messages a round both ways, a read and a write a round.
+/// Completions of each end: an introduction and two messages per round in both directions, a read and a write per
+/// round.
 const COMPLETIONS: u32 = 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS;
 /// Completions of an end that races with its peer.
 const COMPLETIONS_OF_A_RACE: u32 = 3 + 3 + 2 * RACES;
@@ -62,15 +63,15 @@ fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Ada
     open(link, config(index, progress), AdapterConfig::default()).unwrap()
 }
 
-/// Listens at `local`; returns where that is.
+/// Listens at `local`; returns the local address.
 fn listen(
     adapter: &Adapter,
     local: SocketAddr,
-    told: impl Fn(Connector) + Send + Sync + 'static,
+    on_request: impl Fn(Connector) + Send + Sync + 'static,
 ) -> SocketAddr {
-    let listener = adapter.create_listener(told).unwrap();
+    let listener = adapter.create_listener(on_request).unwrap();
     let listening = Arc::new(CallbackResults::default());
-    let status = listener.listen(local, listening.tells());
+    let status = listener.listen(local, listening.callback());
     if status == NtStatus::PENDING {
         let status = adapter.wait_until(Some(LIMIT), || listening.status.lock().take());
         assert_eq!(status, Ok(NtStatus::SUCCESS));
@@ -78,22 +79,22 @@ fn listen(
     listener.local_address().unwrap()
 }
 
-/// The accepting ends: one for each incoming request, on a thread of its own.
+/// Runs the accepting ends: one per incoming request, each on a thread of its own.
 fn accept(
     adapter: &Adapter,
     local: SocketAddr,
     run: fn(End) -> u32,
 ) -> (SocketAddr, Vec<thread::JoinHandle<u32>>) {
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
-    let told = incoming.clone();
-    let local = listen(adapter, local, move |connector| told.lock().push(connector));
+    let requests = incoming.clone();
+    let local = listen(adapter, local, move |connector| requests.lock().push(connector));
     let adapter = adapter.clone();
     let ends = (0..CONNECTIONS).map(move |_| {
         let (adapter, incoming) = (adapter.clone(), incoming.clone());
         thread::spawn(move || {
             let end = End::new(&adapter);
             let connector = end.wait("a request", || incoming.lock().pop());
-            let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
+            let status = connector.accept(&end.qp, LIMITS, &[], None, end.callbacks.callback());
             end.status("accept", status);
             run(end)
         })
@@ -101,26 +102,26 @@ fn accept(
     (local, ends.collect())
 }
 
-/// What an end does in most tests.
+/// Runs an end as in most tests.
 fn rounds(end: End) -> u32 {
     end.run(|round| round == ROUNDS)
 }
 
-// NDK-CQ-1, -2, -3, -11: completions hand memory back; NDK-LIFE: callbacks one at a time.
+// NDK-CQ-1, -2, -3, -11: completions return the memory to the consumer; NDK-LIFE: callbacks run one at a time.
 fn memory_passes_between_threads(progress: [Progress; 2]) {
-    ends_do(rounds, COMPLETIONS, progress);
+    run_ends(rounds, COMPLETIONS, progress);
 }
 
-/// Both ends of each connection do the same; each has so many completions.
-fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
+/// Both ends of each connection run the same code; each has `completions` completions.
+fn run_ends(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (_near, near_adapter) = node(0, Box::new(one), progress[0]);
     let (_far, far_adapter) = node(1, Box::new(other), progress[1]);
-    adapters_do([near_adapter, far_adapter], address(1), run, completions);
+    run_adapters([near_adapter, far_adapter], address(1), run, completions);
 }
 
-/// As [`ends_do`], of two adapters.
-fn adapters_do(
+/// As [`run_ends`], of two adapters.
+fn run_adapters(
     [near, far]: [Adapter; 2],
     local: SocketAddr,
     run: fn(End) -> u32,
@@ -133,7 +134,7 @@ fn adapters_do(
     }
 }
 
-/// The connecting ends.
+/// Runs the connecting ends.
 fn connect(
     adapter: &Adapter,
     remote: SocketAddr,
@@ -150,8 +151,8 @@ fn connect(
     (0..CONNECTIONS).map(end).collect()
 }
 
-/// The accepting end has two queues, each with an adapter, and they share a listening address. The device has no idea
-/// which queue a connection belongs to.
+/// The accepting end has two queues, each with an adapter, and they share a listening address. The device cannot derive
+/// the queue of a connection.
 fn memory_passes_between_queues(progress: Progress) {
     let (one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
     let (_near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
@@ -163,13 +164,13 @@ fn memory_passes_between_queues(progress: Progress) {
         let run = move || node.wait_until(None, || over.load(Ordering::Acquire).then_some(()));
         thread::spawn(move || run().unwrap())
     };
-    // With manual progress somebody has to run each of them.
+    // With manual progress a thread has to run each of them.
     let runners = far.iter().map(|(node, _)| runs(node)).collect::<Vec<_>>();
     let (incoming, requests) = mpsc::channel();
     for (queue, (_, adapter)) in far.iter().enumerate() {
         let incoming = Mutex::new(incoming.clone());
-        let told = move |connector| incoming.lock().send((queue, connector)).unwrap();
-        listen(adapter, address(1), told);
+        let on_request = move |connector| incoming.lock().send((queue, connector)).unwrap();
+        listen(adapter, address(1), on_request);
     }
     let mut ends = connect(&near_adapter, address(1), rounds);
     let (mut accepted, mut strays) = ([0; 2], 0);
@@ -181,7 +182,7 @@ fn memory_passes_between_queues(progress: Progress) {
         let adapter = far[queue].1.clone();
         ends.push(thread::spawn(move || {
             let end = End::new(&adapter);
-            let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
+            let status = connector.accept(&end.qp, LIMITS, &[], None, end.callbacks.callback());
             end.status("accept", status);
             rounds(end)
         }));
@@ -192,12 +193,12 @@ fn memory_passes_between_queues(progress: Progress) {
     over.store(true, Ordering::Release);
     far.iter().for_each(|(node, _)| node.wake());
     runners.into_iter().for_each(|runner| runner.join().unwrap());
-    // While none has ended they are spread evenly, and the last one has come before the first was accepted.
+    // While none has ended they are distributed evenly, and the last one has arrived before the first was accepted.
     assert_eq!(accepted, [CONNECTIONS / 2; 2]);
     let stats = [0, 1].map(|queue| far[queue].0.with_engine(|engine, _| engine.stats()));
     assert!(stats.iter().all(|stats| stats.rx_segments > 0), "{stats:?}");
     let sum = |count: fn(&EngineStats) -> u64| stats.iter().map(count).sum::<u64>();
-    // By chance the device may have given all of them to the queue on which they are.
+    // By chance the device may have steered all of them to their own queue.
     assert_eq!(
         sum(|stats| stats.rx_passed_on) > 0,
         strays > 0,
@@ -206,7 +207,7 @@ fn memory_passes_between_queues(progress: Progress) {
     assert_eq!(sum(|stats| stats.rx_passed_on_dropped), 0);
 }
 
-/// Objects of two queues are of two adapters: none is taken for one of the other that has its number.
+/// Objects of two queues belong to two adapters: an object with the same number in the other adapter is not accepted.
 #[test]
 fn objects_of_two_adapters_are_not_mixed() {
     let (_one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
@@ -222,7 +223,7 @@ fn objects_of_two_adapters_are_not_mixed() {
     }
     let qp = pd.create_qp(&own, &own, 0, QpLimits::default()).unwrap();
     let foreign = other.create_connector().unwrap();
-    let never = |_| panic!("what is refused inline does not call back");
+    let never = |_| panic!("callback of a call refused inline");
     assert_eq!(foreign.connect(&qp, None, address(0), LIMITS, &[], never), refused);
     assert_eq!(foreign.accept(&qp, LIMITS, &[], None, never), refused);
     let region = other.create_pd().unwrap().create_mr(true).unwrap();
@@ -252,7 +253,7 @@ fn memory_passes_between_threads_that_run_the_engine() {
     memory_passes_between_threads([Progress::Automatic, Progress::Manual]);
 }
 
-// Connections are handed over and taken back at both ends while their memory is in use.
+// Connections are offloaded and uploaded at both ends while their memory is in use.
 #[test]
 fn memory_passes_while_connections_move() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
@@ -267,7 +268,7 @@ fn memory_passes_while_connections_move() {
             (&near, OffloadState::Offloaded),
             (&far, OffloadState::Offloaded),
         ] {
-            hand_over(node, to);
+            move_connections(node, to);
         }
     }
     for end in ends {
@@ -281,10 +282,10 @@ fn memory_passes_while_connections_move() {
 
 #[test]
 fn memory_that_others_write_is_sent_and_read() {
-    ends_do(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
+    run_ends(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
 }
 
-// The same on kernel sockets, where each thread that waits may be the one that drives them.
+// As above on kernel sockets, where each waiting thread may drive them.
 #[test]
 fn memory_passes_between_threads_and_kernel_sockets() {
     for (run, completions) in
@@ -292,11 +293,11 @@ fn memory_passes_between_threads_and_kernel_sockets() {
     {
         let ends = [0, 1]
             .map(|_| open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap());
-        adapters_do(ends, (Ipv4Addr::LOCALHOST, 0).into(), run, completions);
+        run_adapters(ends, (Ipv4Addr::LOCALHOST, 0).into(), run, completions);
     }
 }
 
-/// A device that can be taken away.
+/// Device that can be removed.
 struct RemovableLink<L> {
     link: L,
     is_gone: Arc<AtomicBool>,
@@ -313,31 +314,35 @@ impl<L: Link> LinkWrapper for RemovableLink<L> {
     }
 }
 
-// The device is gone under a queue pair at rest: its receives are flushed and its consumer is told, without a call of
-// the consumer's; what is asked for later fails.
+// The device is removed under an idle queue pair: its receives are flushed and its consumer gets an event, without a
+// call of the consumer; later requests fail.
 #[test]
-fn a_device_that_has_gone_ends_requests() {
+fn removed_device_flushes_requests() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let is_gone = Arc::<AtomicBool>::default();
     let link = RemovableLink { link: one, is_gone: is_gone.clone() };
     let (near, near_adapter) = node(0, Box::new(link), Progress::Automatic);
     let (_far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
-    let told = incoming.clone();
-    listen(&far_adapter, address(1), move |connector| told.lock().push(connector));
+    let requests = incoming.clone();
+    listen(&far_adapter, address(1), move |connector| requests.lock().push(connector));
     let passive = End::new(&far_adapter);
     let accepting = thread::spawn(move || {
         let connector = passive.wait("a request", || incoming.lock().pop());
-        let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.told.tells());
+        let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.callbacks.callback());
         passive.status("accept", status);
     });
     let end = End::new(&near_adapter);
     let connector = near_adapter.create_connector().unwrap();
-    let status = connector.connect(&end.qp, None, address(1), LIMITS, &[], end.told.tells());
+    let status =
+        connector.connect(&end.qp, None, address(1), LIMITS, &[], end.callbacks.callback());
     end.status("connect", status);
     let (events, event) = mpsc::channel();
     let disconnected = Box::new(move |reason| events.send(reason).unwrap());
-    end.status("complete", connector.complete_connect(Some(disconnected), end.told.tells()));
+    end.status(
+        "complete",
+        connector.complete_connect(Some(disconnected), end.callbacks.callback()),
+    );
     accepting.join().unwrap();
 
     is_gone.store(true, Ordering::Relaxed);

@@ -9,13 +9,13 @@ use thiserror::Error;
 
 use crate::error::WireError;
 
-/// Octets of the key that opens a frame.
+/// Octets of the key at the start of a frame.
 pub const KEY_OCTETS: usize = 16;
 
 /// Octets of a frame before its private data.
 pub const FRAME_HEADER_OCTETS: usize = KEY_OCTETS + 4;
 
-/// Most private data in a frame, in octets, the enhanced data included (MPA-7.1.1-11).
+/// Maximum private data in a frame, in octets, enhanced data included (MPA-7.1.1-11).
 pub const PRIVATE_DATA_OCTETS_MAX: usize = 512;
 
 /// Octets of the enhanced data at the front of the private data.
@@ -32,17 +32,17 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Which of the two frames.
+/// Kind of a start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// From the initiator.
+    /// Sent by the initiator.
     Request,
-    /// From the responder.
+    /// Sent by the responder.
     Reply,
 }
 
 impl FrameKind {
-    /// The 16 octets that open the frame (MPA-7.1.1-1).
+    /// Returns the 16 octets of the key (MPA-7.1.1-1).
     pub const fn key(self) -> &'static [u8; KEY_OCTETS] {
         match self {
             Self::Request => b"MPA ID Req Frame",
@@ -54,7 +54,7 @@ impl FrameKind {
 /// Version of MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Revision {
-    /// Of the RDMA Consortium's peers, and otherwise as [`Revision::One`]: taken, and answered with the same number.
+    /// Sent by RDMA Consortium peers. Accepted as [`Revision::One`] and answered with the same number.
     Zero = 0,
     /// RFC 5044.
     One = 1,
@@ -62,11 +62,10 @@ pub enum Revision {
     Two = 2,
 }
 
-/// First message of the initiator in the peer-to-peer model, which allows the responder
-/// to send.
+/// First message of the initiator in the peer-to-peer model, which allows the responder to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RtrKind {
-    /// Zero-length Send: takes a receive buffer and is delivered.
+    /// Zero-length Send: consumes a receive and is delivered.
     Send,
     /// Zero-length RDMA Write.
     Write,
@@ -74,19 +73,19 @@ pub enum RtrKind {
     Read,
 }
 
-/// A set of [`RtrKind`]s: the flags B, C and D.
+/// Set of [`RtrKind`]s: the flags B, C and D.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RtrSet {
-    /// B.
+    /// Flag B.
     pub send: bool,
-    /// C.
+    /// Flag C.
     pub write: bool,
-    /// D.
+    /// Flag D.
     pub read: bool,
 }
 
 impl fmt::Display for RtrSet {
-    /// The kinds, such as "Write, Read"; "none".
+    /// Writes the kinds, such as "Write, Read", or "none".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { send, write, read } = *self;
         let kinds = [(send, "Send"), (write, "Write"), (read, "Read")];
@@ -97,10 +96,10 @@ impl fmt::Display for RtrSet {
 }
 
 impl RtrSet {
-    /// No kind.
+    /// Empty set.
     pub const NONE: Self = Self { send: false, write: false, read: false };
 
-    /// Only `kind`.
+    /// Returns the set with only `kind`.
     pub const fn only(kind: RtrKind) -> Self {
         Self {
             send: matches!(kind, RtrKind::Send),
@@ -109,7 +108,7 @@ impl RtrSet {
         }
     }
 
-    /// Kinds in both.
+    /// Returns the intersection of both sets.
     pub const fn and(self, other: Self) -> Self {
         Self {
             send: self.send && other.send,
@@ -118,7 +117,7 @@ impl RtrSet {
         }
     }
 
-    /// The kind that costs least: Write before Read before Send.
+    /// Returns the kind of the lowest cost: Write before Read before Send.
     pub const fn preferred(self) -> Option<RtrKind> {
         match self {
             Self { write: true, .. } => Some(RtrKind::Write),
@@ -129,23 +128,23 @@ impl RtrSet {
     }
 }
 
-/// A count of outstanding RDMA Reads in enhanced data: 14 bits.
+/// Number of outstanding RDMA Reads in enhanced data: 14 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadDepth(u16);
 
 impl ReadDepth {
-    /// "Not negotiated here": the value 0x3FFF (RFC 6581 §9.1).
+    /// Value 0x3FFF: not negotiated in this frame (RFC 6581 §9.1).
     pub const UNSPECIFIED: Self = Self(0x3fff);
 
-    /// Largest depth, in reads.
+    /// Maximum depth, in reads.
     pub const MAX: u16 = 0x3ffe;
 
-    /// A depth of `reads`, at most [`MAX`](Self::MAX).
+    /// Creates a depth of `reads`, limited to [`MAX`](Self::MAX).
     pub const fn new(reads: u16) -> Self {
         Self(if reads > Self::MAX { Self::MAX } else { reads })
     }
 
-    /// The number of reads, unless the peer left it unspecified.
+    /// Returns the number of reads, or `None` if unspecified.
     pub const fn reads(self) -> Option<u16> {
         match self {
             Self::UNSPECIFIED => None,
@@ -158,16 +157,16 @@ impl ReadDepth {
     }
 }
 
-/// Enhanced data (RFC 6581 §9), as its sender sees it.
+/// Enhanced data (RFC 6581 §9), from its sender's view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Enhanced {
-    /// Reads that the sender can serve.
+    /// Reads that the sender can serve (IRD).
     pub ird: ReadDepth,
-    /// Reads that the sender wants to have outstanding.
+    /// Reads that the sender intends to have outstanding (ORD).
     pub ord: ReadDepth,
-    /// A: the initiator sends an RTR message first.
+    /// A: true if the initiator sends an RTR message first.
     pub peer_to_peer: bool,
-    /// B, C, D: kinds of RTR message. Without meaning when A is 0.
+    /// B, C, D: kinds of RTR message. Not significant if A is 0.
     pub rtr: RtrSet,
 }
 
@@ -195,19 +194,19 @@ impl Enhanced {
     }
 }
 
-/// Private data to send: octets of the ULP that travel in a start-up frame.
+/// Private data to send: octets of the ULP in a start-up frame.
 ///
-/// Linux siw and cxgb4 take at most 251 octets of it next to enhanced data; the RFC allows 508 there, and
-/// 512 in a frame without.
+/// Linux siw and cxgb4 accept at most 251 octets of it with enhanced data. The RFC allows 508 there, and 512 in a frame
+/// without enhanced data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PrivateData(Bytes);
 
 impl PrivateData {
-    /// Takes at most [`PRIVATE_DATA_OCTETS_MAX`] octets. A frame with enhanced data has room for
+    /// Creates private data of at most [`PRIVATE_DATA_OCTETS_MAX`] octets. A frame with enhanced data has room for
     /// [`ENHANCED_OCTETS`] less.
     ///
     /// # Errors
-    /// [`PrivateDataTooLong`] when there are more.
+    /// [`PrivateDataTooLong`] if `octets` is longer.
     pub fn new(octets: impl Into<Bytes>) -> Result<Self, PrivateDataTooLong> {
         let octets = octets.into();
         match octets.len() {
@@ -216,13 +215,13 @@ impl PrivateData {
         }
     }
 
-    /// The octets.
+    /// Returns the octets.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 }
 
-/// More private data than a frame holds.
+/// Error: private data longer than a frame can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{octets} octets of private data, at most 512 fit")]
 pub struct PrivateDataTooLong {
@@ -235,56 +234,54 @@ pub struct PrivateDataTooLong {
 pub struct Frame {
     /// Request or Reply.
     pub kind: FrameKind,
-    /// M: the sender of the frame wants to receive markers.
+    /// M: true if the sender of the frame requests markers on its inbound stream.
     pub markers: bool,
-    /// C: the sender of the frame prefers CRCs.
+    /// C: true if the sender of the frame prefers CRCs.
     pub crc: bool,
-    /// R: the responder's ULP refuses. Without meaning in a Request.
+    /// R: true if the responder's ULP rejects. Not significant in a Request.
     pub reject: bool,
-    /// Version.
+    /// Version of MPA.
     pub revision: Revision,
     /// Enhanced data (S), only with [`Revision::Two`].
     pub enhanced: Option<Enhanced>,
-    /// The view of the ULP.
+    /// Private data of the ULP.
     pub private_data: PrivateData,
 }
 
-/// Why octets are no start-up frame. All of them close the connection at once (RFC 5044 §8, code
-/// 4).
+/// Reason why octets are not a start-up frame. Each closes the connection at once (RFC 5044 §8, code 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FrameError {
     /// The key differs (MPA-7.1.1-2); also when both sides are initiators (MPA-7.1.2-13).
     #[error("octet {at} of the key differs")]
     Key {
-        /// First octet that differs.
+        /// Index of the first octet that differs.
         at: usize,
     },
-    /// Not a revision that this side speaks (MPA-7.1.1-9).
+    /// Revision not supported by this side (MPA-7.1.1-9).
     #[error("MPA revision {0}: expected 0 to 2")]
     Revision(u8),
     /// More private data than allowed (MPA-7.1.1-10).
     #[error("private data of {0} octets: expected at most {PRIVATE_DATA_OCTETS_MAX}")]
     PrivateDataLength(u16),
-    /// S is set, but there is no room for the enhanced data.
+    /// S is set, but the private data is too short for the enhanced data.
     #[error("enhanced frame with {0} octets of private data: expected at least {ENHANCED_OCTETS}")]
     EnhancedLength(u16),
 }
 
 impl FrameError {
-    /// The number of this error.
+    /// Returns the wire error.
     pub const fn wire(self) -> WireError {
         WireError::MpaStartup
     }
 }
 
 impl Frame {
-    /// Reads a frame of this kind from the front of a stream. Returns it with the number of octets
-    /// it takes, or `None` while octets are missing.
+    /// Parses a frame of this kind at the start of a stream. Returns it with its length in octets, or `None` while
+    /// octets are missing.
     ///
     /// # Errors
-    /// [`FrameError`] as soon as the octets present cannot become a frame: a wrong key is seen at
-    /// its first wrong octet. Reserved bits are not looked at (MPA-7.1.1-8); with revision 1 S is
-    /// one of them.
+    /// [`FrameError`] as soon as the octets present cannot become a frame: a wrong key is detected at its first wrong
+    /// octet. Reserved bits are ignored (MPA-7.1.1-8); with revision 1 S is one of them.
     pub fn parse(kind: FrameKind, octets: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
         if let Some(at) = kind.key().iter().zip(octets).position(|(key, octet)| key != octet) {
             return Err(FrameError::Key { at });
@@ -324,11 +321,10 @@ impl Frame {
         Ok(Some((frame, end)))
     }
 
-    /// The frame's octets, to be sent in one segment: peers like Linux siw take nothing behind
-    /// them.
+    /// Encodes the frame, to be sent in one segment: peers such as Linux siw accept no octets after it.
     ///
     /// # Panics
-    /// When enhanced data has been put in front of more than 508 octets of private data.
+    /// If enhanced data precedes more than 508 octets of private data.
     pub fn emit(&self) -> Bytes {
         let Self { kind, markers, crc, reject, revision, enhanced, private_data } = self;
         let enhanced = enhanced.filter(|_| *revision >= Revision::Two);

@@ -1,4 +1,4 @@
-//! The side that sends the Request.
+//! Initiator of start-up: the side that sends the Request.
 
 use bytes::Bytes;
 
@@ -7,30 +7,30 @@ use super::{
     RtrKind, RtrSet, StartupConfig, StartupError,
 };
 
-/// An initiator.
+/// Initiator of start-up.
 #[derive(Clone, Debug)]
 pub struct Initiator {
     config: StartupConfig,
 }
 
-/// A Reply that accepts.
+/// Reply that accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The agreement. This side may send at once, its RTR message first.
+    /// Result of the negotiation. This side may send at once, its RTR message first.
     pub negotiated: Negotiated,
     /// The responder's parameters, for the ULP (MPE-9.1-7).
     pub peer: Option<Enhanced>,
-    /// From the responder's ULP.
+    /// Private data of the responder's ULP.
     pub private_data: Bytes,
 }
 
 impl Initiator {
-    /// An initiator that asks for this.
+    /// Creates an initiator with this configuration.
     pub const fn new(config: StartupConfig) -> Self {
         Self { config }
     }
 
-    /// The Request, to be sent in one segment with nothing behind it.
+    /// Returns the Request, to be sent in one segment with no octets after it.
     pub fn request(&self) -> Bytes {
         let StartupConfig { revision, crc, markers, limits, rtr, private_data } = &self.config;
         let enhanced = (*revision >= Revision::Two).then(|| Enhanced {
@@ -51,9 +51,8 @@ impl Initiator {
         .emit()
     }
 
-    /// Takes what has come from the peer so far. Returns the outcome and the octets that the Reply
-    /// took, or `None` while some are missing. FPDUs may follow right behind the Reply: the decoder
-    /// starts at that octet.
+    /// Parses the octets received from the peer so far. Returns the outcome and the length of the Reply in octets, or
+    /// `None` while octets are missing. FPDUs may follow directly after the Reply: the decoder starts at that octet.
     ///
     /// # Errors
     /// As [`handle_reply`](Self::handle_reply), and [`StartupError::Frame`].
@@ -67,7 +66,7 @@ impl Initiator {
     /// Compares the Reply with the Request.
     ///
     /// # Errors
-    /// Any [`StartupError`] but `Frame` and `EarlyData`.
+    /// Any [`StartupError`] except `Frame` and `EarlyData`.
     pub fn handle_reply(&self, reply: &Frame) -> Result<Reply, StartupError> {
         let StartupConfig { revision, crc, markers, limits, rtr, private_data: _ } = &self.config;
         if reply.reject {
@@ -112,8 +111,8 @@ impl Initiator {
     }
 }
 
-/// ORD at most the responder's IRD, IRD at least the responder's ORD (MPE-9.1-5); a value left
-/// unspecified changes nothing (MPE-9.1-10).
+/// Limits ORD to the responder's IRD; IRD must be at least the responder's ORD (MPE-9.1-5). An unspecified value has no
+/// effect (MPE-9.1-10).
 fn agree_on_reads(
     limits: ReadLimits,
     peer: &Enhanced,
@@ -130,7 +129,7 @@ fn agree_on_reads(
     }
 }
 
-/// One of the offered kinds that the responder marked (MPE-9.2-7). A reply with A=0 marks none.
+/// Selects one of the offered kinds that the responder set (MPE-9.2-7). A Reply with A=0 sets none.
 fn choose_rtr(
     offered: RtrSet,
     peer: &Enhanced,

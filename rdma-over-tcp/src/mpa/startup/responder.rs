@@ -1,4 +1,4 @@
-//! The side that answers.
+//! Responder of start-up: the side that sends the Reply.
 
 use bytes::Bytes;
 
@@ -7,31 +7,31 @@ use super::{
     Role, RtrKind, RtrSet, StartupError,
 };
 
-/// Configuration of a responder, before it knows the peer.
+/// Configuration of a responder, independent of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponderConfig {
-    /// Prefer CRCs. Off only on an administrator's explicit wish (MPA-4.4-2).
+    /// True if CRCs are preferred. False only on an administrator's explicit configuration (MPA-4.4-2).
     pub crc: bool,
-    /// Ask the peer for markers.
+    /// True if markers are requested from the peer.
     pub markers: bool,
-    /// RTR messages that this side understands. An empty set means Write (MPE-9.2-2).
+    /// RTR messages that this side supports. An empty set means Write (MPE-9.2-2).
     pub rtr: RtrSet,
 }
 
 impl Default for ResponderConfig {
-    /// CRC, no markers, RTR of any kind but Send, which would take a receive from the ULP.
+    /// CRC, no markers, RTR of any kind except Send, which would consume a receive of the ULP.
     fn default() -> Self {
         Self { crc: true, markers: false, rtr: RtrSet { send: false, write: true, read: true } }
     }
 }
 
-/// A responder that waits for the Request.
+/// Responder before the Request is received.
 #[derive(Clone, Debug)]
 pub struct Responder {
     config: ResponderConfig,
 }
 
-/// A Request that waits for the ULP to accept or reject it.
+/// Request that the ULP has to accept or reject.
 #[derive(Clone, Debug)]
 pub struct Offer {
     config: ResponderConfig,
@@ -43,16 +43,16 @@ pub struct Offer {
 }
 
 impl Responder {
-    /// A responder that wants this.
+    /// Creates a responder with this configuration.
     pub const fn new(config: ResponderConfig) -> Self {
         Self { config }
     }
 
-    /// Takes what has come from the peer so far; `None` while octets are missing.
+    /// Parses the octets received from the peer so far; `None` while octets are missing.
     ///
     /// # Errors
-    /// [`StartupError::Frame`], and [`StartupError::EarlyData`] when octets lie behind the Request:
-    /// an initiator has to wait for the Reply.
+    /// [`StartupError::Frame`], and [`StartupError::EarlyData`] if octets follow the Request: an initiator must not
+    /// send before the Reply.
     pub fn receive(&self, octets: &[u8]) -> Result<Option<Offer>, StartupError> {
         match Frame::parse(FrameKind::Request, octets)? {
             None => Ok(None),
@@ -63,8 +63,7 @@ impl Responder {
         }
     }
 
-    /// Turns a Request into an offer. Nothing of a well-formed Request is an error: R is not
-    /// checked (MPA-7.1.1-7).
+    /// Converts a Request to an offer. A well-formed Request causes no error: R is not checked (MPA-7.1.1-7).
     pub fn handle_request(&self, request: &Frame) -> Offer {
         let Frame { kind: _, markers, crc, reject: _, revision, enhanced, private_data } = request;
         Offer {
@@ -79,24 +78,23 @@ impl Responder {
 }
 
 impl Offer {
-    /// Revision of the Request.
+    /// Returns the revision of the Request.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The initiator's parameters, for the ULP (MPE-9.1-1).
+    /// Returns the initiator's parameters, for the ULP (MPE-9.1-1).
     pub const fn peer(&self) -> Option<&Enhanced> {
         self.enhanced.as_ref()
     }
 
-    /// From the initiator's ULP.
+    /// Returns the private data of the initiator's ULP.
     pub const fn private_data(&self) -> &Bytes {
         &self.private_data
     }
 
-    /// The ULP accepts. Returns the Reply, to be sent in one segment with nothing behind it, and
-    /// the agreement; the decoder starts before the Reply goes out, and no FPDU is sent before one
-    /// is received.
+    /// Accepts the Request. Returns the Reply, to be sent in one segment with no octets after it, and the negotiated
+    /// parameters. The decoder starts before the Reply is sent, and no FPDU is sent before one is received.
     pub fn accept(self, limits: ReadLimits, private_data: PrivateData) -> (Bytes, Negotiated) {
         let mut limits =
             ReadLimits { ird: limits.ird.min(ReadDepth::MAX), ord: limits.ord.min(ReadDepth::MAX) };
@@ -108,7 +106,7 @@ impl Offer {
             if let Some(ird) = peer.ird.reads() {
                 limits.ord = limits.ord.min(ird); // MPE-9.1-2
             }
-            // Unspecified limits are answered in kind: MPE-9.1-8, MPE-9.1-9.
+            // Unspecified limits are answered as unspecified: MPE-9.1-8, MPE-9.1-9.
             let answer = |asked: ReadDepth, own| {
                 if asked == ReadDepth::UNSPECIFIED { asked } else { ReadDepth::new(own) }
             };
@@ -135,8 +133,8 @@ impl Offer {
         (self.reply(false, framing.crc, enhanced, private_data), negotiated)
     }
 
-    /// The ULP rejects. `limits` are what would have been needed (MPE-9.1-4); MPA
-    /// is left behind this Reply, and the ULP decides about TCP (MPA-7.1.2-4).
+    /// Rejects the Request. `limits` are those required by this side (MPE-9.1-4). MPA ends with this Reply, and the ULP
+    /// decides about TCP (MPA-7.1.2-4).
     pub fn reject(self, limits: ReadLimits, private_data: PrivateData) -> Bytes {
         let enhanced = self.enhanced.map(|peer| Enhanced {
             ird: ReadDepth::new(limits.ird),
@@ -148,8 +146,8 @@ impl Offer {
         self.reply(true, crc, enhanced, private_data)
     }
 
-    /// Exactly one kind is marked, so that both sides know which message comes: Write before Read
-    /// before Send, of those that were offered, otherwise of this side's own (MPE-9.2-5).
+    /// Selects exactly one kind, so that both sides expect the same message: Write before Read before Send, of those
+    /// offered, otherwise of this side's own (MPE-9.2-5).
     fn choose_rtr(&self) -> Option<RtrKind> {
         let peer = self.enhanced.filter(|peer| peer.peer_to_peer)?;
         let own = self.config.rtr;

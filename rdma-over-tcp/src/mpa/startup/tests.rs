@@ -1,4 +1,4 @@
-//! Start-up frames octet by octet, and what two sides make of them.
+//! Start-up frames octet by octet, and the parameters negotiated by two sides.
 
 use alloc::{string::ToString, vec, vec::Vec};
 
@@ -121,7 +121,7 @@ fn known_frames() {
     assert_eq!(request, frame(Request, &[0x50, 2, 0, 4, 0x80, 0x10, 0xc0, 0x10]));
 }
 
-// MPA-7.1.1-2, MPA-7.1.2-11, MPA-7.1.2-13: a wrong key is seen at its first wrong octet.
+// MPA-7.1.1-2, MPA-7.1.2-11, MPA-7.1.2-13: a wrong key is detected at its first wrong octet.
 #[test]
 fn wrong_keys() {
     for at in 0..KEY_OCTETS {
@@ -163,7 +163,7 @@ fn bounds_of_the_fields() {
     assert!(PrivateData::new(vec![0; 512]).is_ok());
 }
 
-// MPA-7.1.1-9, MPE-10-1: revision 0 is taken for a plain frame of revision 1, and echoed.
+// MPA-7.1.1-9, MPE-10-1: revision 0 is accepted as a plain frame of revision 1, and echoed.
 #[test]
 fn revision_0_is_tolerated() {
     let request =
@@ -194,9 +194,9 @@ fn bits_without_meaning() {
     assert!(!negotiated.enhanced);
 }
 
-// MPA-7.1.2-2, and a Request with an FPDU behind it.
+// MPA-7.1.2-2, and a Request followed by an FPDU.
 #[test]
-fn responder_takes_a_request_and_nothing_else() {
+fn octets_after_request_are_rejected() {
     let responder = Responder::new(ResponderConfig::default());
     let mut octets = initiator(|_| {}).request().to_vec();
     for end in 0..octets.len() {
@@ -209,9 +209,9 @@ fn responder_takes_a_request_and_nothing_else() {
     assert_eq!(error.action(), FailureAction::Close);
 }
 
-// Linux siw sends FPDUs right behind its Reply: the initiator says where the Reply ends.
+// Linux siw sends FPDUs directly after its Reply: the initiator returns the end of the Reply.
 #[test]
-fn initiator_tells_where_fpdus_begin() {
+fn initiator_returns_end_of_reply() {
     let initiator = initiator(|_| {});
     let reply = reply(enhanced(16, 8, RtrSet::only(RtrKind::Write))).emit();
     let (_, taken) = initiator.receive(&[&reply, &b"fpdu"[..]].concat()).unwrap().unwrap();
@@ -219,7 +219,7 @@ fn initiator_tells_where_fpdus_begin() {
     assert!(initiator.receive(&reply[..taken - 1]).unwrap().is_none());
 }
 
-// MPA-4.4-3, MPA-4.4-6, MPA-7.1.1-3..6: one side is enough for CRC; markers go one way each.
+// MPA-4.4-3, MPA-4.4-6, MPA-7.1.1-3..6: one side is sufficient for CRC; markers are per direction.
 #[test]
 fn crc_and_markers() {
     for bits in 0..16 {
@@ -242,7 +242,7 @@ fn crc_and_markers() {
         let framing = Framing { send_markers: markers_i, receive_markers: markers_r, ..framing };
         assert_eq!(theirs.framing, framing);
         assert_eq!((ours.role, theirs.role), (Role::Initiator, Role::Responder));
-        // So that each side reads what the other writes, over several markers.
+        // Each side decodes the other's stream, over several markers.
         for (from, to) in [(ours.framing, theirs.framing), (theirs.framing, ours.framing)] {
             let (mut encoder, mut decoder) = (from.encoder(), to.decoder());
             for _ in 0..3 {
@@ -272,23 +272,23 @@ fn responder_accepts() {
     assert_eq!(octets, [0x50, 2, 0, 4, 0x80, 0x10, 0x80, 0x08]);
     assert_eq!((negotiated.limits, negotiated.rtr), (limits(16, 8), Some(RtrKind::Write)));
 
-    // ORD comes down to the initiator's IRD; IRD is what this side has.
+    // ORD is reduced to the initiator's IRD; IRD is this side's own.
     let (_, answer, negotiated) = accept(&[0x50, 2, 0, 4, 0, 4, 0, 64], limits(16, 8));
     assert_eq!(answer, Some(enhanced(16, 4, RtrSet::NONE)));
     assert_eq!((negotiated.limits, negotiated.rtr), (limits(16, 4), None));
 
-    // A=0: B, C and D mean nothing.
+    // A=0: B, C and D are not significant.
     let (_, answer, negotiated) = accept(&[0x50, 2, 0, 4, 0x40, 4, 0xc0, 4], limits(4, 4));
     assert_eq!(answer, Some(enhanced(4, 4, RtrSet::NONE)));
     assert_eq!(negotiated.rtr, None);
 
-    // Revision 2 without enhanced data gets the same back (MPE-10-1).
+    // Revision 2 without enhanced data is answered in the same form (MPE-10-1).
     let (octets, _, negotiated) = accept(&[0x40, 2, 0, 0], limits(4, 4));
     assert_eq!(octets, [0x40, 2, 0, 0]);
     assert_eq!((negotiated.enhanced, negotiated.revision), (false, Revision::Two));
 }
 
-// MPE-9.1-3, MPE-9.2-5: only D raises IRD to 1; only B is answered with a kind of this side's own.
+// MPE-9.1-3, MPE-9.2-5: only D raises IRD to 1; only B is answered with one of this side's own kinds.
 #[test]
 fn responder_chooses_the_rtr() {
     for (own, offered, chosen) in [
@@ -328,7 +328,7 @@ fn depths_left_unspecified() {
 
 // MPE-9.1-5..7, MPE-9.2-7, MPE-9.2-8.
 #[test]
-fn initiator_judges_the_reply() {
+fn reply_is_checked_against_request() {
     let judge = |offered: RtrSet, answer: Enhanced| {
         initiator(|config| config.rtr = offered).handle_reply(&reply(answer))
     };
@@ -336,7 +336,7 @@ fn initiator_judges_the_reply() {
     assert_eq!(agreed.negotiated.limits, limits(16, 8));
     assert_eq!(agreed.negotiated.rtr, Some(RtrKind::Write));
     assert_eq!(agreed.peer, Some(enhanced(8, 16, WRITE_OR_READ)));
-    // More IRD than asked for is not used.
+    // A larger IRD than requested is not used.
     assert_eq!(
         judge(WRITE_OR_READ, enhanced(128, 0, WRITE_OR_READ)).unwrap().negotiated.limits,
         limits(16, 16)
@@ -347,7 +347,7 @@ fn initiator_judges_the_reply() {
     assert_eq!(error, StartupError::InsufficientIrd { wanted: 17, have: 16, framing });
     assert_eq!(error.action(), FailureAction::Terminate(WireError::MpaInsufficientIrd, framing));
 
-    // Kinds that were not offered, a Read without IRD at the responder, and A=0.
+    // Kinds that were not offered, a Read with IRD 0 at the responder, and A=0.
     let write = RtrSet::only(RtrKind::Write);
     let read = RtrSet::only(RtrKind::Read);
     let client_server = Enhanced { peer_to_peer: false, ..enhanced(8, 8, WRITE_OR_READ) };
@@ -362,7 +362,7 @@ fn initiator_judges_the_reply() {
         assert_eq!(error.action(), FailureAction::Terminate(WireError::MpaNoMatchingRtr, framing));
     }
     assert_eq!(judge(read, enhanced(1, 1, read)).unwrap().negotiated.rtr, Some(RtrKind::Read));
-    // Client-server: what the responder marks means nothing.
+    // Client-server: the responder's flags are not significant.
     assert_eq!(judge(RtrSet::NONE, enhanced(1, 1, read)).unwrap().negotiated.rtr, None);
 }
 
@@ -409,7 +409,7 @@ fn errors_name_the_received_and_the_expected_value() {
     }
 }
 
-// MPE-10-1, MPE-10-3, MPE-6-1, MPE-10-2: enhanced answers enhanced, plain answers plain.
+// MPE-10-1, MPE-10-3, MPE-6-1, MPE-10-2: the Reply has the form of the Request, enhanced or plain.
 #[test]
 fn the_form_of_the_reply() {
     let plain = initiator(|config| config.revision = Revision::One);
@@ -430,7 +430,7 @@ fn the_form_of_the_reply() {
     assert_eq!(form(&enhanced, &[0x40, 2, 0, 0]), FailureAction::Close);
 }
 
-// MPA-7.1.2-4, MPA-7.1.2-8, MPE-9.1-4, and R7, siw's answer to M=1.
+// MPA-7.1.2-4, MPA-7.1.2-8, MPE-9.1-4, and R7, siw's Reply to M=1.
 #[test]
 fn rejection() {
     let initiator = initiator(|_| {});
@@ -457,7 +457,7 @@ fn rtr_set() -> impl Strategy<Value = RtrSet> {
 }
 
 proptest! {
-    // A peer's octets never panic, and a prefix of a frame is never more than the frame.
+    // A peer's octets never panic, and a prefix of a frame is never parsed as the frame.
     #[test]
     fn arbitrary_octets_never_panic(
         octets in vec_of(any::<u8>(), 0..600),
@@ -474,8 +474,8 @@ proptest! {
         let _ = initiator(|_| {}).receive(&octets);
     }
 
-    // Whatever the two sides want: they agree on the same thing, or the initiator knows that they
-    // do not.
+    // For any configuration of the two sides: they agree on the same parameters, or the initiator detects that they do
+    // not.
     #[test]
     fn two_sides_agree(
         ours in any::<(u16, u16)>(),
@@ -500,7 +500,7 @@ proptest! {
                 prop_assert_eq!(&reply.private_data, private_data.as_bytes());
                 let initiator = reply.negotiated;
                 prop_assert_eq!(initiator.rtr, responder.rtr);
-                // MPA-3-9: both know which revision was agreed on.
+                // MPA-3-9: both sides have the revision that was agreed on.
                 prop_assert_eq!([initiator.revision, responder.revision], [Revision::Two; 2]);
                 prop_assert!(initiator.limits.ord <= responder.limits.ird);
                 prop_assert!(responder.limits.ord <= initiator.limits.ird);

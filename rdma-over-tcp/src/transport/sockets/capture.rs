@@ -1,10 +1,11 @@
-//! A capture of kernel connections: frames made up around the bytes that are sent and received, so that Wireshark shows
-//! MPA, DDP and RDMAP.
+//! Capture of kernel connections: frames synthesized around the bytes sent and received, so that Wireshark decodes MPA,
+//! DDP and RDMAP.
 //!
-//! Only the bytes, their order and their times are real. The handshake is made up when a connection is established,
-//! sequence numbers count from it, and every write and read is a segment, or several where it is longer than one can
-//! be. The kernel cuts, acknowledges and retransmits as it likes; tcpdump shows that. The payload of a Send or Write is
-//! read once more for the capture: a consumer that changes it while the request is pending sees other bytes here.
+//! Only the bytes, their order and their times are real. The handshake is synthesized when a connection is established,
+//! and sequence numbers count from it. Every write and read is one segment, or several if it exceeds the maximum. The
+//! kernel's segmentation, acknowledgements and retransmits are not captured; tcpdump shows them. The payload of a Send
+//! or Write is read once more for the capture: a consumer that changes it while the request is pending gets other bytes
+//! in the capture.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
@@ -26,7 +27,7 @@ use crate::rnic::StreamId;
 /// Bytes of one segment.
 const SEGMENT_BYTES_MAX: usize = 64_000;
 
-/// The window of every segment.
+/// Window of every segment.
 const WINDOW: u16 = u16::MAX;
 
 /// Hop limit of every segment.
@@ -36,10 +37,10 @@ const HOPS: u8 = 64;
 const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const FAR: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Where a capture goes.
+/// Destination of a capture.
 pub type CaptureOutput = Box<dyn Write + Send>;
 
-/// A capture.
+/// Capture of the connections of one adapter.
 pub(super) struct Capture {
     recorder: Recorder<CaptureOutput>,
     flows: HashMap<StreamId, Flow>,
@@ -57,7 +58,7 @@ impl fmt::Debug for Capture {
 struct Flow {
     local: SocketAddr,
     remote: SocketAddr,
-    /// The next sequence number of each direction.
+    /// Next sequence number of each direction.
     sent: u32,
     received: u32,
 }
@@ -77,7 +78,7 @@ const ACK: Flags = Flags { ack: true, ..NONE };
 const NONE: Flags = Flags { syn: false, ack: false, psh: false, fin: false, rst: false };
 
 impl Flow {
-    /// Writes a segment's frame.
+    /// Encodes a segment's frame.
     fn segment(&mut self, frame: &mut Vec<u8>, way: Direction, flags: Flags, payload: &[u8]) {
         let (from, to, macs, sequence, acknowledged) = match way {
             Direction::Outbound => {
@@ -131,7 +132,7 @@ impl Capture {
         Self { recorder, flows: HashMap::new(), payload: Vec::new(), frame: Vec::new() }
     }
 
-    /// A connection is established; `is_passive`: it has come in.
+    /// Records an established connection; `is_passive`: true if it was accepted.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -150,7 +151,7 @@ impl Capture {
         self.flush();
     }
 
-    /// The first `bytes` bytes of these were sent.
+    /// Records the first `bytes` bytes of the pieces as sent.
     pub(super) fn sent<'a>(
         &mut self,
         now: Instant,
@@ -171,30 +172,30 @@ impl Capture {
         self.payload = payload;
     }
 
-    /// These bytes were received.
+    /// Records received bytes.
     pub(super) fn received(&mut self, now: Instant, id: StreamId, data: &[u8]) {
         self.data(now, id, Direction::Inbound, data);
     }
 
-    /// One direction has ended.
+    /// Records the FIN of one direction.
     pub(super) fn end(&mut self, now: Instant, id: StreamId, way: Direction) {
         self.record(now, id, way, Flags { fin: true, ..ACK }, &[]);
         self.flush();
     }
 
-    /// The connection is reset by us.
+    /// Records a reset by this side.
     pub(super) fn reset(&mut self, now: Instant, id: StreamId) {
         self.record(now, id, Direction::Outbound, Flags { rst: true, ..ACK }, &[]);
         self.flush();
     }
 
-    /// Writes out what is buffered. An error has ended the recording, and is logged.
+    /// Flushes buffered frames. An error has ended the recording, and is logged.
     pub(super) fn flush(&mut self) {
         let _ = self.recorder.flush();
     }
 
-    /// The connection is forgotten.
-    pub(super) fn forget(&mut self, id: StreamId) {
+    /// Removes the state of a connection.
+    pub(super) fn remove(&mut self, id: StreamId) {
         self.flows.remove(&id);
     }
 

@@ -1,4 +1,4 @@
-//! The adapter on its sockets: one non-blocking pass after the other.
+//! Adapter on kernel sockets: a sequence of non-blocking passes.
 
 mod opening;
 
@@ -39,7 +39,7 @@ use super::{
     capture::{Capture, CaptureOutput},
     kernel::{address, check_keep_alive, end_error},
     listening::ListeningSocket,
-    stream::{Sending, SocketIo, SocketStream, Stage, Taking},
+    stream::{ReceiveState, SendState, SocketIo, SocketStream, Stage},
 };
 use crate::{
     rnic::{
@@ -49,86 +49,86 @@ use crate::{
     transport::buffers::Spare,
 };
 
-/// Bytes of one receive. A few large FPDUs, and still in the second-level cache.
+/// Bytes of one receive: a few large FPDUs, and still within the second-level cache.
 const RECEIVE_BYTES: usize = 256 * 1024;
 
-/// Bytes that a stream may receive, or send, before the others have their turn.
+/// Bytes that a stream may receive, or send, before the other streams are served.
 const TURN_BYTES: usize = 1 << 20;
 
-/// Streams that are read in each pass.
+/// Maximum number of hot streams, which are read in each pass.
 const HOT_MAX: usize = 4;
 
-/// Passes over these streams for one that looks at all sockets.
+/// Passes over the hot streams per query of the epoll set.
 const HOT_POLLS: u32 = 16;
 
-/// Passes in which they may receive nothing; then only epoll is asked.
+/// Passes in which the hot streams may receive nothing; then only epoll is queried.
 const HOT_MISSES_MAX: u32 = 1000;
 
-/// Events of one pass.
+/// Maximum events of one pass.
 const EVENTS_MAX: usize = 64;
 
 /// Lateness of a timer after which the sockets are read before it expires. A process that was stopped resumes with
 /// expired timers, and with messages that arrived in time.
 const OVERDUE_MIN: Duration = Duration::from_millis(100);
 
-/// Time that a peer has for its FIN once it has acknowledged ours.
+/// Time limit for the peer's FIN after it has acknowledged this side's.
 const FIN_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A listener.
+/// Listener on a kernel socket.
 #[derive(Debug)]
 struct Listening {
     id: ListenerId,
     socket: Arc<ListeningSocket>,
     backlog: usize,
-    /// Listens no more; its address is reserved.
+    /// True if it accepts no connections; its address stays reserved.
     is_closed: bool,
-    /// Accepts nothing until then: descriptors or memory were missing.
+    /// End of the pause in accepting, after a lack of descriptors or memory.
     paused_until: Option<Instant>,
 }
 
-/// An adapter whose streams are kernel sockets.
+/// Adapter whose streams are kernel sockets.
 #[derive(Debug)]
 pub struct SocketRnic {
     rnic: Rnic,
     poller: Arc<Guarded<OwnedFd>>,
     capture: Option<Capture>,
-    /// Each list ends a segment.
+    /// True if each list ends a segment.
     is_aligned: bool,
     streams: HashMap<StreamId, SocketStream>,
     listeners: HashMap<u64, Listening>,
-    /// Their names in the epoll set.
+    /// Names of the listeners in the epoll set.
     names: HashMap<ListenerId, u64>,
-    /// Sockets that listen already, of a process that this one was forked from.
+    /// Listening sockets inherited from the process that forked this one.
     inherited: Vec<(SocketAddr, Guarded<OwnedFd>)>,
-    /// Sockets that hold the addresses of shared endpoints.
+    /// Sockets that reserve the addresses of shared endpoints.
     endpoints: HashMap<SharedEndpointId, Guarded<OwnedFd>>,
     /// Streams and listeners that are not drained.
     ready: VecDeque<u64>,
-    /// Limits of handshakes and of peers' FINs, and ends of listeners' pauses.
+    /// Time limits of handshakes and of peers' FINs, and ends of listeners' pauses.
     deadlines: BTreeSet<(Instant, u64)>,
     received: Box<[u8]>,
-    /// Streams that have received lately, the latest first.
+    /// Streams that have received recently, the latest first.
     hot: Vec<StreamId>,
-    /// The last look at all sockets has found more than that.
+    /// True if the last query of the epoll set returned more than [`HOT_MAX`] events.
     is_crowded: bool,
-    /// Passes without a look at all sockets.
+    /// Passes since the last query of the epoll set.
     hot_polls: u32,
-    /// Passes in which these streams have received nothing.
+    /// Consecutive passes in which the hot streams received nothing.
     hot_misses: u32,
     spare: Spare,
-    /// Counts runs of the loop.
+    /// Number of runs of the loop.
     run: u64,
     next_name: NextName,
 }
 
-/// Numbers for streams and listeners.
+/// Counter of the names of streams and listeners.
 type NextName = Arc<core::sync::atomic::AtomicU64>;
 
 impl SocketRnic {
-    /// An adapter without a connection. `wake` is called when a callback has returned.
+    /// Creates an adapter without connections. `wake` is called after each callback.
     ///
     /// # Errors
-    /// No descriptor is left, or (InvalidInput) keep-alive is beyond what the kernel takes.
+    /// No free descriptor, or (InvalidInput) keep-alive outside the kernel's range.
     pub(crate) fn new(config: Config, wake: Box<dyn Fn() + Send + Sync>) -> io::Result<Self> {
         config.keep_alive.as_ref().map_or(Ok(()), check_keep_alive)?;
         let next_name = NextName::default();
@@ -158,24 +158,24 @@ impl SocketRnic {
         })
     }
 
-    /// The adapter.
+    /// Returns the adapter.
     pub const fn rnic(&mut self) -> &mut Rnic {
         &mut self.rnic
     }
 
-    /// Records what is sent and received from now on.
+    /// Starts recording the bytes sent and received.
     pub(crate) fn start_capture(&mut self, recorder: Recorder<CaptureOutput>) {
         self.capture = Some(Capture::new(recorder));
     }
 
-    /// Writes out what the capture has buffered.
+    /// Flushes the capture's buffer.
     pub(crate) fn flush_capture(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();
         }
     }
 
-    /// Listeners and connections.
+    /// Returns the rows of listeners and connections.
     pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
         let row = |name: u64, socket: BorrowedFd<'_>, remote: Option<SocketAddr>, send_q| {
             let state = TcpInfo::of(socket).map(|info| SocketState::of_kernel(info.state));
@@ -203,42 +203,42 @@ impl SocketRnic {
         rows
     }
 
-    /// Returns whether nothing that was sent is on its way: no byte, handshake or FIN. Has the kernel acknowledge now
-    /// what it has received, instead of waiting for company.
+    /// True if no byte, handshake or FIN sent is unacknowledged. Makes the kernel send pending acknowledgements at
+    /// once.
     #[cfg(test)]
     pub(crate) fn is_at_rest(&self) -> bool {
         /// SYN-SENT, SYN-RECEIVED, FIN-WAIT-1, LAST-ACK and CLOSING.
         const WAITING: [u8; 5] = [2, 3, 4, 9, 11];
         self.streams.values().fold(true, |is_at_rest, stream| {
-            // One that is closed has nothing to acknowledge.
+            // A closed one has nothing to acknowledge.
             let _ = sockopt::set_tcp_quickack(&stream.socket, true);
             let info = TcpInfo::of(stream.socket.as_fd()).expect("a TCP socket");
             is_at_rest && info.unacked == 0 && !WAITING.contains(&info.state)
         })
     }
 
-    /// Returns whether no connection is left.
+    /// True if there is no connection.
     pub(crate) fn is_silent(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// The descriptor that is readable when a socket is ready.
+    /// Returns the descriptor that is readable when a socket is ready.
     pub(crate) fn descriptor(&self) -> &OwnedFd {
         &self.poller
     }
 
-    /// The socket of a listener.
+    /// Returns the socket of a listener.
     pub(crate) fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
         let listening = self.listeners.get(self.names.get(&listener)?)?;
         (!listening.is_closed).then(|| listening.socket.clone())
     }
 
-    /// Has the next listener at this address listen on a socket that does already.
+    /// Makes the next listener at this address use a socket that already listens.
     pub(crate) fn inherit(&mut self, local: SocketAddr, socket: OwnedFd) {
         self.inherited.push((local, socket.into()));
     }
 
-    /// What a socket has become ready for.
+    /// Handles the events of one socket.
     fn handle_ready(&mut self, now: Instant, name: u64, events: EventFlags) {
         let id = StreamId(name);
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -253,10 +253,10 @@ impl SocketRnic {
             return;
         }
         if events.contains(EventFlags::ERR)
-            && stream.taking == Taking::No
+            && stream.receive_state == ReceiveState::Refused
             && let Ok(Err(error)) = sockopt::socket_error(&stream.socket)
         {
-            // Nothing is read that would tell.
+            // No read follows that would return the error.
             self.fail(now, id, error);
             return;
         }
@@ -273,13 +273,13 @@ impl SocketRnic {
         self.advance(now, id);
     }
 
-    /// Reads the streams that have received lately. Returns whether there was anything.
+    /// Reads the hot streams. Returns true if any data was received.
     fn poll_hot(&mut self, now: Instant) -> bool {
         for at in 0..self.hot.len() {
             let id = self.hot[at];
             if self.receive(now, id, false) {
                 self.hot_misses = 0;
-                // It may have ended.
+                // The stream may have ended.
                 if self.hot.get(at) == Some(&id) {
                     self.hot[..=at].rotate_right(1);
                 }
@@ -294,13 +294,16 @@ impl SocketRnic {
         false
     }
 
-    /// Receives until nothing is left, or for one turn. Returns whether there was anything.
+    /// Receives until no data is left, or for one turn. Returns true if any data was received.
     fn receive(&mut self, now: Instant, id: StreamId, to_the_end: bool) -> bool {
         let Self { rnic, streams, received, spare, ready, capture, poller, .. } = self;
         let mut bytes = 0;
         loop {
             let Some(stream) = streams.get_mut(&id) else { return bytes > 0 };
-            if stream.is_read || stream.is_reset || stream.taking == Taking::No {
+            if stream.is_fin_received
+                || stream.is_reset
+                || stream.receive_state == ReceiveState::Refused
+            {
                 return bytes > 0;
             }
             if !stream.refused.is_empty() {
@@ -318,7 +321,7 @@ impl SocketRnic {
             }
             match recv(&stream.socket, &mut received[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
-                    stream.is_read = true;
+                    stream.is_fin_received = true;
                     if let Some(capture) = capture {
                         capture.end(now, id, Direction::Inbound);
                     }
@@ -339,7 +342,7 @@ impl SocketRnic {
                         }
                         return true;
                     }
-                    // Less than was asked for: there was no more.
+                    // A short read: the kernel's buffer is empty.
                     if count < received.len() && !to_the_end {
                         return true;
                     }
@@ -373,7 +376,7 @@ impl SocketRnic {
         }
     }
 
-    /// Does what calls of the adapter have left to do: writes, and ends.
+    /// Performs the writes and ends that result from calls of the adapter.
     fn advance(&mut self, now: Instant, id: StreamId) {
         let mut bytes = 0;
         loop {
@@ -415,13 +418,13 @@ impl SocketRnic {
         self.finish(now, id);
     }
 
-    /// What had come before the connection failed, such as a Terminate. The error has been taken, so its end would look
-    /// like a FIN.
+    /// Receives data that arrived before the connection failed, such as a Terminate. The error was already read, so the
+    /// end of the data would be taken for a FIN.
     fn receive_rest(&mut self, now: Instant, id: StreamId) {
         let Self { rnic, streams, received, spare, capture, .. } = self;
         let Some(stream) = streams.get_mut(&id) else { return };
-        if stream.taking != Taking::Yes {
-            // Data would be delivered out of order: the refused data come first.
+        if stream.receive_state != ReceiveState::Accepting {
+            // Data would be delivered out of order: the refused data is first.
             return;
         }
         while let Ok((count @ 1.., _)) =
@@ -434,10 +437,10 @@ impl SocketRnic {
         }
     }
 
-    /// Ends what is to end now that everything queued is written.
+    /// Ends the directions or the stream as requested, after all queued data is written.
     fn finish(&mut self, now: Instant, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        match stream.take_again(&self.poller) {
+        match stream.finish_resume(&self.poller) {
             Ok(false) => {}
             Ok(true) => {
                 if !core::mem::replace(&mut stream.is_ready, true) {
@@ -450,7 +453,7 @@ impl SocketRnic {
             }
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.sending == Sending::ToEnd && !stream.has_queued() {
+        if stream.send_state == SendState::FinQueued && !stream.has_queued() {
             if let Err(error) = stream.shut_down(&self.poller) {
                 self.fail(now, id, error);
                 return;
@@ -460,7 +463,7 @@ impl SocketRnic {
             }
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.sees_fin() {
+        if stream.take_fin_acknowledged() {
             if let Ok(Err(error)) = sockopt::socket_error(&stream.socket) {
                 self.fail(now, id, error);
                 return;
@@ -468,8 +471,9 @@ impl SocketRnic {
             self.set_deadline(id, Some(now + FIN_WAIT_MAX));
             self.call(now, id, |rnic, io| rnic.handle_event(id, io, StreamEvent::ShutDown));
         }
-        let is_over =
-            |stream: &SocketStream| stream.is_read && stream.sending == Sending::Acknowledged;
+        let is_over = |stream: &SocketStream| {
+            stream.is_fin_received && stream.send_state == SendState::FinAcknowledged
+        };
         if self.streams.get(&id).is_some_and(is_over) {
             self.release(now, id);
         }
@@ -483,7 +487,7 @@ impl SocketRnic {
     pub(super) fn remove(&mut self, id: StreamId) -> Option<SocketStream> {
         self.hot.retain(|hot| *hot != id);
         if let Some(capture) = &mut self.capture {
-            capture.forget(id);
+            capture.remove(id);
         }
         self.set_deadline(id, None);
         self.streams.remove(&id)
@@ -508,7 +512,7 @@ impl SocketRnic {
         self.release(now, id);
     }
 
-    /// The connection is lost.
+    /// Handles the failure of a connection.
     fn fail(&mut self, now: Instant, id: StreamId, error: Errno) {
         if let Some(stream) = self.streams.get(&id) {
             stream.reset_on_close();
@@ -528,13 +532,13 @@ impl SocketRnic {
             self.deadlines.remove(&(deadline, name));
             worked = true;
             let id = StreamId(name);
-            match self.streams.get(&id).map(|stream| (stream.stage, stream.sending)) {
+            match self.streams.get(&id).map(|stream| (stream.stage, stream.send_state)) {
                 Some((Stage::Connecting, _)) => {
                     self.remove(id);
                     self.rnic.handle_gone(id, ConnectError::TimedOut);
                 }
-                // The peer has not sent its FIN: the kernel waits for it without us.
-                Some((_, Sending::Acknowledged)) => self.release(now, id),
+                // The peer has not sent its FIN: the kernel waits for it without the stream.
+                Some((_, SendState::FinAcknowledged)) => self.release(now, id),
                 Some(_) => {}
                 None => self.accept(now, name),
             }
@@ -542,7 +546,7 @@ impl SocketRnic {
         worked
     }
 
-    /// Turns of streams that have more to read or to write.
+    /// Serves streams that have more to read or to write. Returns true if there were any.
     fn run_ready(&mut self, now: Instant) -> bool {
         let count = self.ready.len();
         for _ in 0..count {
@@ -560,7 +564,7 @@ impl SocketRnic {
         count > 0
     }
 
-    /// Events of the sockets.
+    /// Handles the events of the sockets.
     fn take_events(&mut self, now: Instant) -> io::Result<bool> {
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS_MAX];
         let events = match epoll::wait(&self.poller, &mut events, Some(&Timespec::default())) {
@@ -577,10 +581,10 @@ impl SocketRnic {
         Ok(!events.is_empty())
     }
 
-    /// Resets all connections that have not ended in order.
+    /// Resets all connections that were not closed gracefully.
     fn close(&mut self) {
         for (_, stream) in self.streams.drain() {
-            if stream.sending < Sending::Ended {
+            if stream.send_state < SendState::FinSent {
                 stream.reset_on_close();
             }
         }
@@ -622,7 +626,7 @@ impl Passive for SocketRnic {
         let mut worked = self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
-            self.carry_out(now, command);
+            self.execute(now, command);
         }
         while let Some(id) = self.rnic.next_kick() {
             worked = true;
@@ -642,7 +646,7 @@ impl Passive for SocketRnic {
     }
 
     fn wants_writable(&self) -> bool {
-        // The epoll set has it.
+        // The epoll set includes it.
         false
     }
 

@@ -1,4 +1,4 @@
-//! Addresses and errors of the kernel's, in words of ours.
+//! Conversion of the kernel's addresses and errors.
 
 use core::net::SocketAddr;
 use std::{io, os::fd::OwnedFd};
@@ -13,10 +13,10 @@ use rustix::{
 
 use crate::rnic::ConnectError;
 
-/// Whether the kernel takes this keep-alive.
+/// Checks that the kernel supports these keep-alive times.
 ///
 /// # Errors
-/// InvalidInput: it does not.
+/// InvalidInput if a value is out of range.
 pub(super) fn check_keep_alive(keep_alive: &KeepAlive) -> io::Result<()> {
     let KeepAlive { idle, interval, probes } = keep_alive;
     let times = Duration::from_secs(1)..=Duration::from_secs(32_767);
@@ -33,13 +33,13 @@ pub(super) fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
     Ok(canonical(SocketAddr::try_from(found)?))
 }
 
-/// The local and the remote end.
+/// Returns the local and the remote address.
 pub(super) fn ends(socket: &OwnedFd) -> Result<(SocketAddr, SocketAddr), Errno> {
     let remote = getpeername(socket)?.ok_or(Errno::NOTCONN)?;
     Ok((address(getsockname(socket)?)?, address(remote)?))
 }
 
-/// Errors of accept(2) that are of the connection, not of the listener.
+/// True for errors of accept(2) that affect one connection, not the listener.
 pub(super) fn is_of_one_connection(error: Errno) -> bool {
     matches!(
         error,
@@ -56,7 +56,7 @@ pub(super) fn is_of_one_connection(error: Errno) -> bool {
     )
 }
 
-/// Why a connection was not made, or an address cannot be had; `local` is the one that was asked for.
+/// Maps the error of a connect or bind; `local` is the address requested.
 pub(super) fn connect_error(error: Errno, local: Option<SocketAddr>) -> ConnectError {
     match error {
         Errno::CONNREFUSED | Errno::CONNRESET => ConnectError::Refused,
@@ -64,7 +64,7 @@ pub(super) fn connect_error(error: Errno, local: Option<SocketAddr>) -> ConnectE
         Errno::HOSTUNREACH | Errno::HOSTDOWN => ConnectError::HostUnreachable,
         Errno::NETUNREACH | Errno::NETDOWN => ConnectError::NetworkUnreachable,
         Errno::ADDRINUSE => ConnectError::AddressInUse,
-        // Without an address of ours it is a port that is missing.
+        // Without a requested address the kernel has no free port.
         Errno::ADDRNOTAVAIL if local.is_none() => ConnectError::NoPorts,
         Errno::ADDRNOTAVAIL | Errno::INVAL | Errno::AFNOSUPPORT | Errno::ACCESS | Errno::PERM => {
             ConnectError::InvalidAddress
@@ -77,7 +77,7 @@ pub(super) fn connect_error(error: Errno, local: Option<SocketAddr>) -> ConnectE
     }
 }
 
-/// Why an established connection has ended.
+/// Maps the error that ended an established connection.
 pub(super) fn end_error(error: Errno) -> ConnectError {
     match error {
         Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH => ConnectError::TimedOut,

@@ -1,7 +1,7 @@
-//! Socket of a listener. The child of a fork inherits it and can take it over, with the connections that wait in it.
+//! Socket of a listener. The child of a fork inherits it and can take it over, with its pending connections.
 //!
-//! After a fork both processes have the socket and the epoll set of the parent's adapter. The child takes the socket
-//! out of that set, so that the parent accepts no further connection, and listens on it with an adapter of its own.
+//! After a fork both processes have the socket and the epoll set of the parent's adapter. The child removes the socket
+//! from that set, so that the parent accepts no further connection, and listens on it with an adapter of its own.
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;
@@ -19,10 +19,10 @@ use rustix::{
 
 use super::kernel::address;
 
-/// A socket that listens, and the epoll set that it is in.
+/// Listening socket, and the epoll set that contains it.
 #[derive(Debug)]
 pub struct ListeningSocket {
-    /// `None` in a child that has taken it.
+    /// `None` in a child that has taken it over.
     socket: Mutex<Option<Guarded<OwnedFd>>>,
     poller: Arc<Guarded<OwnedFd>>,
     local: SocketAddr,
@@ -46,8 +46,8 @@ impl ListeningSocket {
         work(socket.as_ref().ok_or(Errno::BADF)?.as_fd())
     }
 
-    /// Takes the socket out of the parent's adapter, in the child of a fork. `None`: another thread of the parent was
-    /// using it at the fork, or the program has closed its descriptor.
+    /// Removes the socket from the parent's adapter, in the child of a fork. `None` if another thread of the parent
+    /// used it at the fork, or the program has closed its descriptor.
     pub fn take(&self) -> Option<(SocketAddr, OwnedFd)> {
         let socket = self.take_intact()?;
         if self.poller.is_intact() {
@@ -56,23 +56,23 @@ impl ListeningSocket {
         Some((self.local, socket.into_inner()))
     }
 
-    /// Closes the socket in the child of a fork: the parent goes on listening.
+    /// Closes the socket in the child of a fork: the parent continues to listen.
     pub fn close_inherited(&self) {
         drop(self.take_intact());
     }
 
     fn take_intact(&self) -> Option<Guarded<OwnedFd>> {
-        // The holder of the lock, if there is one, does not exist in this process.
+        // The holder of the lock, if any, does not exist in this process.
         let socket = self.socket.try_lock().ok()?.take()?;
         if !self.is_intact(socket.as_fd()) {
-            // The number may be that of another file of the program: it is not ours to close.
+            // The number may be that of another file of the program, which must stay open.
             let _ = socket.into_inner().into_raw_fd();
             return None;
         }
         Some(socket)
     }
 
-    /// Another descriptor of the socket, in the child of a fork.
+    /// Duplicates the descriptor of the socket, in the child of a fork.
     pub fn try_clone(&self) -> Option<Guarded<OwnedFd>> {
         let socket = self.socket.try_lock().ok()?;
         let socket = socket.as_ref().filter(|it| self.is_intact(it.as_fd()))?;

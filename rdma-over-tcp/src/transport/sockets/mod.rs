@@ -1,21 +1,20 @@
-//! Kernel TCP sockets as a transport.
+//! Transport over kernel TCP sockets.
 //!
 //! Theory of operation
 //!
-//! [`SocketRnic`] is passive: whoever has it calls its `poll`, which makes one non-blocking pass over the
-//! sockets that are ready. All sockets are in one epoll set, edge-triggered; a stream that has not been read or written
-//! to the end is noted in a list and has another turn. A few streams that have received lately are read
-//! without asking the epoll set, which is asked in every 16th pass only: that saves a system call of a round trip.
-//! Received bytes go through one buffer, which stays in the cache; the adapter checks the CRC and places from there in
-//! one pass.
+//! [`SocketRnic`] is passive: its owner calls `poll`, which makes one non-blocking pass over the sockets that are
+//! ready. All sockets are in one epoll set, edge-triggered. A stream that is not completely read or written is queued
+//! for another turn. A few streams that have received recently are read without a query of the epoll set, which happens
+//! in every 16th pass only: that saves a system call per round trip. Received bytes use one buffer, which stays in the
+//! cache; the adapter checks the CRC and places from there in one pass.
 //!
-//! What is sent is done with once the kernel has it, so the memory of a request may be used again then. Sends are
-//! gathered from registered memory. With FPDUs that are to be aligned, nothing is added to a list that ends with a
-//! short segment (MSG_EOR): the next one begins a segment, which is where MPA wants FPDUs to begin (RFC 5044 §5.1).
-//! Full lists share writes. So posts that go on leave what fills no list to the next ones; a poll sends it.
+//! Sent data is complete when the kernel has it, so the memory of a request may then be reused. Sends are gathered from
+//! registered memory. With aligned FPDUs, no data is appended to a list that ends with a short segment (MSG_EOR): the
+//! next list begins a segment, as MPA prefers for FPDUs (RFC 5044 §5.1). Full lists share writes. During consecutive
+//! posts a partial list is kept for the next ones; a poll sends it.
 //!
-//! A socket is closed with SO_LINGER 0 until its connection ends in order: a process that is killed resets its peers.
-//! Keep-alive finds peers that are gone. `docs/guide/transports.md` is the guide.
+//! A socket has SO_LINGER 0 until its connection is closed gracefully: a killed process resets its connections.
+//! Keep-alive detects unreachable peers. User guide: `docs/guide/transports.md`.
 
 mod capture;
 mod core;

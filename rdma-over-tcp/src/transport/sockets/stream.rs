@@ -1,4 +1,4 @@
-//! One kernel connection: what waits to be written to it, and the adapter's way into it during a call.
+//! One kernel connection: its write queue, and the adapter's I/O during a call.
 
 use alloc::{collections::VecDeque, vec::Vec};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,24 +21,23 @@ use crate::{
     transport::buffers::{Buffers, Spare},
 };
 
-/// Events of a connection. That it is writable is asked for when a write has found no room.
+/// Events of a connection. Writability is requested after a write has found no room.
 pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
-/// Bytes that wait for the kernel before the stream has no more room: they are still in the cache when the kernel
-/// copies them.
+/// Queued bytes at which the stream has no more room: they are still in the cache when the kernel copies them.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
 
-/// Bytes of a list of FPDUs, about: super-segments of the kernel without their headers. An aligned list ends a segment,
-/// and the fewer of them end short the better.
+/// Approximate bytes of a list of FPDUs: GSO packets of the kernel without their headers. An aligned list ends a
+/// segment, and fewer short segments are better.
 const LIST_BYTES: usize = 4 * 65_160;
 
-/// Bytes of the largest segment, before the kernel has said.
+/// Bytes of the largest segment until the kernel reports it.
 const DEFAULT_MSS: usize = 536;
 
-/// Bytes written between two runs of the loop beyond which posts may wait for the next one.
+/// Bytes written between two runs of the loop above which posts may be delayed until the next one.
 const FLOWING_BYTES: usize = 4096;
 
-/// The stage of a stream.
+/// Stage of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// In the handshake.
@@ -46,65 +45,65 @@ pub(super) enum Stage {
     Open,
 }
 
-/// The stage of the sending direction's end.
+/// Stage of the end of the sending direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Sending {
+pub(super) enum SendState {
     Open,
-    /// FIN behind what is queued.
-    ToEnd,
-    /// The FIN is with the kernel.
-    Ended,
-    /// The peer has acknowledged it.
-    Acknowledged,
+    /// A FIN is queued after the data.
+    FinQueued,
+    /// The kernel has the FIN.
+    FinSent,
+    /// The peer has acknowledged the FIN.
+    FinAcknowledged,
 }
 
-/// Whether the adapter takes what a stream receives.
+/// State of the adapter's acceptance of received data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Taking {
-    Yes,
-    /// Not now; nothing is read.
-    No,
-    /// Again; the socket is not watched yet.
-    Again,
+pub(super) enum ReceiveState {
+    Accepting,
+    /// The adapter refuses data; the socket is not read.
+    Refused,
+    /// The adapter accepts data again; the socket is not watched yet.
+    Resumed,
 }
 
-/// A list that waits to be written.
+/// List to be written.
 #[derive(Debug)]
 struct Queued {
     list: NetBufferList,
-    /// Its last segment is not full, and nothing may be added to it.
+    /// True if its last segment is short, and no data may be appended to it.
     ends_segment: bool,
 }
 
-/// A kernel connection.
+/// Kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
     pub(super) socket: Guarded<OwnedFd>,
     pub(super) stage: Stage,
-    pub(super) sending: Sending,
-    /// When it has to be looked at: the end of its handshake, or of the wait for the peer's FIN.
+    pub(super) send_state: SendState,
+    /// Time limit of the handshake, or of the peer's FIN.
     pub(super) deadline: Option<Instant>,
-    /// The peer's FIN has come.
-    pub(super) is_read: bool,
-    /// It is to be reset.
+    /// True if the peer's FIN was received.
+    pub(super) is_fin_received: bool,
+    /// True if it is to be reset.
     pub(super) is_reset: bool,
-    /// Room in the kernel's buffer, as far as is known.
+    /// True if the kernel's buffer has room, as far as known.
     pub(super) is_writable: bool,
     is_room_watched: bool,
-    /// Its name in the epoll set.
+    /// Name in the epoll set.
     name: u64,
-    /// In the list of streams that have more to read or to write.
+    /// True if it is in the list of streams that have more to read or to write.
     pub(super) is_ready: bool,
-    /// Whether the adapter takes data.
-    pub(super) taking: Taking,
-    /// What it has not taken.
+    /// Acceptance of received data by the adapter.
+    pub(super) receive_state: ReceiveState,
+    /// Data refused by the adapter.
     pub(super) refused: Vec<u8>,
-    /// Each list begins a segment.
+    /// True if each list begins a segment.
     is_aligned: bool,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     mss: usize,
-    /// Bytes written in this run of the loop, and in the last one that there were.
+    /// Run of the loop, and bytes written in this run and in the last one with writes.
     run: u64,
     written: [usize; 2],
 }
@@ -121,13 +120,13 @@ impl SocketStream {
             name: id.0,
             socket,
             stage,
-            sending: Sending::Open,
+            send_state: SendState::Open,
             deadline: None,
-            is_read: false,
+            is_fin_received: false,
             is_reset: false,
             is_writable: true,
             is_ready: false,
-            taking: Taking::Yes,
+            receive_state: ReceiveState::Accepting,
             refused: Vec::new(),
             is_aligned,
             queue: VecDeque::new(),
@@ -138,7 +137,7 @@ impl SocketStream {
         }
     }
 
-    /// Asks the kernel for the size of segments.
+    /// Reads the segment size from the kernel.
     pub(super) fn update_mss(&mut self) {
         if let Some(info) = TcpInfo::of(self.socket.as_fd())
             && info.mss > 0
@@ -155,8 +154,8 @@ impl SocketStream {
         !self.queue.is_empty()
     }
 
-    /// Gives the kernel one write's worth of what is queued. Returns how many bytes it has taken, and shows them to
-    /// `look` first.
+    /// Writes queued data to the kernel with one system call. Passes the pieces and the number of bytes written to
+    /// `record`, and returns the number.
     ///
     /// # Errors
     /// The connection has failed. A full buffer is no error.
@@ -164,7 +163,7 @@ impl SocketStream {
         &mut self,
         run: u64,
         poller: &OwnedFd,
-        look: impl FnOnce(&mut dyn Iterator<Item = Piece<'_>>, usize),
+        record: impl FnOnce(&mut dyn Iterator<Item = Piece<'_>>, usize),
     ) -> Result<usize, Errno> {
         // Several lists share a write, up to the end of a record.
         let count = self.queue.iter().take(PIECES_MAX).position(|queued| queued.ends_segment);
@@ -173,7 +172,7 @@ impl SocketStream {
         let pieces = || self.queue.iter().take(count).flat_map(|queued| queued.list.pieces());
         match socket::send(self.socket.as_fd(), pieces(), ends_record) {
             Ok(bytes) => {
-                look(&mut pieces(), bytes);
+                record(&mut pieces(), bytes);
                 self.count_written(run, bytes);
                 Ok(bytes)
             }
@@ -187,7 +186,7 @@ impl SocketStream {
         }
     }
 
-    /// Has the epoll set tell when there is room, from the first time on that there was none.
+    /// Adds writability to the watched events, after the first write that found no room.
     fn watch_room(&mut self, poller: &OwnedFd) -> Result<(), Errno> {
         if !core::mem::replace(&mut self.is_room_watched, true) {
             self.watch(poller)?;
@@ -195,10 +194,10 @@ impl SocketStream {
         Ok(())
     }
 
-    /// Has the epoll set tell what is waited for now, and once: a FIN stays readable until the consumer ends its side.
+    /// Arms the epoll set with the current events, once each: a FIN stays readable until the consumer ends its side.
     fn watch(&self, poller: &OwnedFd) -> Result<(), Errno> {
         let mut events = EventFlags::ET;
-        if self.taking != Taking::No {
+        if self.receive_state != ReceiveState::Refused {
             events |= READABLE;
         }
         if self.is_room_watched {
@@ -207,20 +206,20 @@ impl SocketStream {
         epoll::modify(poller, &self.socket, EventData::new_u64(self.name), events)
     }
 
-    /// Keeps what the adapter has not taken; nothing is read until it does.
+    /// Keeps data refused by the adapter; the socket is not read until the adapter accepts data again.
     pub(super) fn refuse(&mut self, data: &[u8], poller: &OwnedFd) -> Result<(), Errno> {
         self.refused.clear();
         self.refused.extend_from_slice(data);
-        self.taking = Taking::No;
+        self.receive_state = ReceiveState::Refused;
         self.watch(poller)
     }
 
-    /// The adapter takes data again: reads on. Returns whether that is news.
-    pub(super) fn take_again(&mut self, poller: &OwnedFd) -> Result<bool, Errno> {
-        if self.taking != Taking::Again {
+    /// Resumes reading after the adapter accepts data again. Returns true if reading was paused.
+    pub(super) fn finish_resume(&mut self, poller: &OwnedFd) -> Result<bool, Errno> {
+        if self.receive_state != ReceiveState::Resumed {
             return Ok(false);
         }
-        self.taking = Taking::Yes;
+        self.receive_state = ReceiveState::Accepting;
         self.watch(poller)?;
         Ok(true)
     }
@@ -233,7 +232,7 @@ impl SocketStream {
         self.written[0] += bytes;
     }
 
-    /// Removes what the kernel has. Returns the serial of the last list that is gone.
+    /// Removes written bytes from the queue. Returns the serial of the last list removed.
     pub(super) fn advance(&mut self, mut bytes: usize, spare: &mut Spare) -> Option<u64> {
         self.queued_bytes -= bytes;
         let mut end = None;
@@ -255,34 +254,35 @@ impl SocketStream {
         end
     }
 
-    /// Has the kernel send a FIN: from now on a process that ends resets nothing.
+    /// Makes the kernel send a FIN: the exit of the process no longer resets the connection.
     pub(super) fn shut_down(&mut self, poller: &OwnedFd) -> Result<(), Errno> {
         sockopt::set_socket_linger(&self.socket, None)?;
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write)?;
-        self.sending = Sending::Ended;
-        // The acknowledgement of the FIN is an event of a socket that can be written to, as this one always can now.
+        self.send_state = SendState::FinSent;
+        // The acknowledgement of the FIN is reported as an event of a writable socket; this one is always writable now.
         self.watch_room(poller)
     }
 
-    /// Returns once whether the peer has acknowledged our FIN.
-    pub(super) fn sees_fin(&mut self) -> bool {
-        let is_seen = self.sending == Sending::Ended
+    /// Returns true once, after the peer has acknowledged this side's FIN.
+    pub(super) fn take_fin_acknowledged(&mut self) -> bool {
+        let is_acknowledged = self.send_state == SendState::FinSent
             && TcpInfo::of(self.socket.as_fd()).is_none_or(|info| info.is_shut_down());
-        if is_seen {
-            self.sending = Sending::Acknowledged;
+        if is_acknowledged {
+            self.send_state = SendState::FinAcknowledged;
         }
-        is_seen
+        is_acknowledged
     }
 
-    /// Has the kernel reset the connection now, or when the socket is closed: a child of a fork may have it open, too.
+    /// Makes the kernel reset the connection at once, or when the socket is closed: a child of a fork may have it open,
+    /// too.
     pub(super) fn reset_on_close(&self) {
         let _ = rustix::net::connect_unspec(&self.socket);
-        // A socket that is gone already needs none.
+        // A socket that is already disconnected needs no linger option.
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 }
 
-/// A way into a stream during a call.
+/// I/O of a stream during a call.
 pub(super) struct SocketIo<'a> {
     pub(super) now: Instant,
     pub(super) stream: &'a mut SocketStream,
@@ -295,8 +295,8 @@ impl LlpStream for SocketIo<'_> {
     const MAY_REFUSE: bool = true;
 
     fn resume_receive(&mut self) {
-        if self.stream.taking == Taking::No {
-            self.stream.taking = Taking::Again;
+        if self.stream.receive_state == ReceiveState::Refused {
+            self.stream.receive_state = ReceiveState::Resumed;
         }
     }
 
@@ -321,7 +321,7 @@ impl LlpStream for SocketIo<'_> {
     }
 
     fn shutdown(&mut self) {
-        self.stream.sending = self.stream.sending.max(Sending::ToEnd);
+        self.stream.send_state = self.stream.send_state.max(SendState::FinQueued);
     }
 
     fn reset(&mut self) {
@@ -354,7 +354,7 @@ impl LlpStream for SocketIo<'_> {
     }
 
     fn detach_tail(&mut self, _octets_max: usize) -> bool {
-        // Nothing that is written waits for its acknowledgement.
+        // Written data does not wait for its acknowledgement.
         false
     }
 
@@ -384,7 +384,7 @@ mod tests {
 
     const MSS: usize = 1000;
 
-    // Lists that end with a full segment share a write with what follows; a short one ends it.
+    // Lists that end with a full segment share a write with the next; a short one ends it.
     #[test]
     fn full_lists_share_a_write() {
         let lengths = [2 * MSS, 3 * MSS, MSS + 4, 2 * MSS, MSS];

@@ -27,28 +27,28 @@ use crate::{
     plan::{Plan, draw, once_in},
 };
 
-/// Requests of a run, at most.
+/// Maximum requests of a run.
 const REQUESTS_MAX: usize = 6;
-/// Bytes of one.
+/// Bytes of a large request.
 const LARGE: usize = 60_000;
-/// What memory holds that nothing was placed in; no byte of a pattern.
+/// Content of memory without placed data; not a byte of a pattern.
 const UNTOUCHED: u8 = 0xee;
-/// What the consumer writes into a source that is being read, and into one that is its own again.
+/// Byte that the consumer writes to a source during a read, and to memory after its revocation.
 const LATER: u8 = 0xdd;
-/// Context of the Send behind Writes.
-const BEHIND: u64 = 1_000;
-/// What the far consumer adds to a word meanwhile: nothing of what is asked for reaches so high.
+/// Context of the Send after Writes.
+const AFTER: u64 = 1_000;
+/// Value that the far consumer adds to a word meanwhile: beyond the range of the requested additions.
 const LOCAL: u64 = 1 << 32;
 const NONE: OpFlags = OpFlags::empty();
 
-/// What has become of a run.
+/// Outcome of a run.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Outcome {
-    /// Everything is done, every byte right.
+    /// All requests are done, every byte right.
     Exact,
-    /// The connection has ended, for the reasons that the two ends have told.
+    /// The connection has ended, with the reasons reported by the two ends.
     Ended { near: String, far: String },
-    /// Bytes are wrong, and nobody knows.
+    /// Bytes are wrong, without an error.
     Changed,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The byte at an offset of what is sent from a buffer.
+/// Byte at an offset of a source buffer.
 fn pattern(at: usize) -> u8 {
     ((at * 7 + at / 251) % 200) as u8
 }
@@ -73,14 +73,14 @@ struct End {
     pd: Pd,
     cq: Cq,
     qp: Qp,
-    /// Read by the peer, or sent from.
+    /// Source of the peer's reads, or of sends.
     source: RegisteredBuffer,
     source_mr: Mr,
-    /// Written by the peer, or received into.
+    /// Target of the peer's writes, or of receives.
     sink: RegisteredBuffer,
     sink_mr: Mr,
     results: Vec<NdkResultEx>,
-    heard: Arc<OnceLock<u32>>,
+    end_reason: Arc<OnceLock<u32>>,
 }
 
 impl End {
@@ -101,20 +101,20 @@ impl End {
         };
         let (source, source_mr) = registered((0..bytes).map(pattern).collect());
         let (sink, sink_mr) = registered(vec![UNTOUCHED; bytes]);
-        let (results, heard) = (Vec::new(), Arc::default());
+        let (results, end_reason) = (Vec::new(), Arc::default());
         let adapter = adapter.clone();
-        Self { adapter, pd, cq, qp, source, source_mr, sink, sink_mr, results, heard }
+        Self { adapter, pd, cq, qp, source, source_mr, sink, sink_mr, results, end_reason }
     }
 
     fn event(&self) -> Option<DisconnectEvent> {
-        let heard = self.heard.clone();
-        Some(Box::new(move |reason| heard.set(reason).unwrap()))
+        let end_reason = self.end_reason.clone();
+        Some(Box::new(move |reason| end_reason.set(reason).unwrap()))
     }
 
-    /// The reason of the end, in words.
-    fn told(&self) -> String {
+    /// Text of the reason of the end.
+    fn end_text(&self) -> String {
         let words = |code: &u32| DisconnectReason(*code).to_string();
-        self.heard.get().map_or_else(|| "nothing".to_owned(), words)
+        self.end_reason.get().map_or_else(|| "nothing".to_owned(), words)
     }
 
     fn collect(&mut self) {
@@ -148,25 +148,25 @@ impl End {
     }
 }
 
-/// Memory of one request, at the same place of every buffer.
+/// Memory of one request, at the same offset in every buffer.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     at: usize,
     bytes: usize,
 }
 
-/// A run under way.
+/// State of a run.
 struct Run {
     impairment: Impairment,
     operation: Operation,
     slots: Vec<Slot>,
     near: End,
     far: End,
-    /// Tokens that Sends are to invalidate.
+    /// Windows whose tokens Sends are to invalidate.
     windows: Vec<Mr>,
-    /// What the far consumer has added by itself.
+    /// Sum of the far consumer's own additions.
     added: u64,
-    /// Requests of the near consumer.
+    /// Requests posted by the near consumer.
     posted: usize,
     /// Rounds until the far consumer revokes memory.
     revokes_in: Option<usize>,
@@ -223,8 +223,8 @@ fn network(rng: &mut Rand64, impairment: Impairment) -> Plan {
         adapter.rtr = RtrSet::only(RtrKind::Write);
         adapter.rfc7306 = true;
         if !matches!(impairment, Impairment::DeadPeer | Impairment::MtuChange) {
-            // Nobody else ends a connection. A burst is of frames: where only handshakes or probes are on their way it
-            // lasts for minutes.
+            // No other limit may end a connection. A burst is counted in frames: with only handshakes or probes in
+            // flight it lasts for minutes.
             adapter.keep_alive = None;
             for limit in [
                 &mut adapter.connect_timeout,
@@ -241,17 +241,17 @@ fn network(rng: &mut Rand64, impairment: Impairment) -> Plan {
     plan
 }
 
-/// What the network does once the connection is there.
+/// Incident of the network after the connection is established.
 fn incident(rng: &mut Rand64, plan: &Plan, impairment: Impairment, bytes: usize) -> Incident {
     let after = draw(rng, bytes + 1);
     match impairment {
         Impairment::Corruption | Impairment::CorruptionWithoutCrc => Incident::Flip,
         Impairment::TinySegments => Incident::Split,
         Impairment::MtuChange => {
-            // What every router carries (RFC 8200 §5, RFC 9293 §3.7.1).
+            // Minimum supported by every router (RFC 8200 §5, RFC 9293 §3.7.1).
             let least = if plan.addresses[0].is_ipv4() { 600 } else { 1280 };
             let mtu = least + draw(rng, 1400 - least);
-            Incident::Narrow { after, mtu, is_told: once_in(rng, 2) }
+            Incident::Narrow { after, mtu, is_notified: once_in(rng, 2) }
         }
         Impairment::Reset => Incident::Reset { after },
         Impairment::DeadPeer => Incident::Dead { after },
@@ -287,7 +287,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
         revokes_in,
         has_given_up: false,
     };
-    bench.run(|| accepted.is_told()).unwrap();
+    bench.run(|| accepted.is_done()).unwrap();
     run.prepare(&mut bench);
     let bytes = run.slots.iter().map(|slot| slot.bytes + 40).sum();
     road.begin(incident(rng, &plan, impairment, bytes));
@@ -302,7 +302,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
     } else if let Err(stall) = outcome {
         let ends = [&run.near, &run.far].map(|end| {
             let status = |result: &NdkResultEx| (result.request_context, result.status);
-            (end.told(), end.results.iter().map(status).collect::<Vec<_>>())
+            (end.end_text(), end.results.iter().map(status).collect::<Vec<_>>())
         });
         let track = road.lock();
         let plan =
@@ -313,7 +313,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
 }
 
 impl Run {
-    /// Receives, and what Sends are to invalidate.
+    /// Posts receives, and creates the windows that Sends are to invalidate.
     fn prepare(&mut self, bench: &mut Bench) {
         let Self { operation, slots, far, windows, .. } = self;
         for (context, slot) in (0..).zip(slots.iter()) {
@@ -330,12 +330,12 @@ impl Run {
                 mr.initialize_fast_register(1, true).unwrap();
                 let page = far.adapter.allocate(4096).unwrap();
                 let rights = OpFlags::ALLOW_REMOTE_WRITE;
-                far.qp.fast_register(BEHIND, &mr, &page, 0, 4096, 0, rights).unwrap();
+                far.qp.fast_register(AFTER, &mr, &page, 0, 4096, 0, rights).unwrap();
                 windows.push(mr);
             }
         }
         if *operation == Operation::Write {
-            far.qp.receive(BEHIND, &[]).unwrap();
+            far.qp.receive(AFTER, &[]).unwrap();
         }
         if *operation == Operation::Atomic {
             far.sink.write_at(0, &0_u64.to_le_bytes());
@@ -349,7 +349,7 @@ impl Run {
         far.results.clear();
     }
 
-    /// Posts the next request, and behind the last Write a Send. A connection that has ended takes none.
+    /// Posts the next request, and a Send after the last Write. A connection that has ended accepts none.
     fn post(&mut self) {
         let Self { operation, slots, near, far, windows, posted, .. } = self;
         let context = *posted as u64;
@@ -379,7 +379,7 @@ impl Run {
                 Operation::Immediate => qp.immediate(context, Self::immediate(context), NONE),
             }
         } else {
-            near.qp.send(BEHIND, Data::Inline(&[]), NONE)
+            near.qp.send(AFTER, Data::Inline(&[]), NONE)
         };
         match posting {
             Ok(()) => *posted += 1,
@@ -395,11 +395,11 @@ impl Run {
         (context * 0x0102_0304_0506_0708).to_be_bytes()
     }
 
-    /// A round of both consumers.
+    /// One round of both consumers.
     fn act(&mut self, rng: &mut Rand64) {
         self.near.collect();
         self.far.collect();
-        if self.posted < self.requests() && self.near.heard.get().is_none() {
+        if self.posted < self.requests() && self.near.end_reason.get().is_none() {
             self.post();
         }
         match (self.impairment, self.operation) {
@@ -423,7 +423,7 @@ impl Run {
         }
     }
 
-    /// The memory of the far end is its own again, and written as soon as it is.
+    /// Revokes the far end's memory, and overwrites it when that is complete.
     fn revoke(&self) {
         let far = &self.far;
         let (memory, mr) = match self.operation {
@@ -441,17 +441,17 @@ impl Run {
         }
     }
 
-    /// A length that has become larger has the receiver wait for octets that nobody sends: what ends it is a time limit
-    /// of the consumer's (MPA-7.1.2-15).
+    /// Disconnects by a time limit of the consumer (MPA-7.1.2-15): a length changed to a larger one makes the receiver
+    /// wait for octets that are never sent.
     fn give_up(&mut self, bench: &mut Bench, connector: &Connector) {
         self.has_given_up = true;
         let done = CallbackResults::default();
-        assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
+        assert_eq!(connector.disconnect(done.callback()), NtStatus::PENDING);
         bench
             .run(|| {
                 self.near.collect();
                 self.far.collect();
-                done.is_told() && self.far.heard.get().is_some()
+                done.is_done() && self.far.end_reason.get().is_some()
             })
             .unwrap();
     }
@@ -468,16 +468,17 @@ impl Run {
         self.slots.len() + usize::from(self.operation == Operation::Write)
     }
 
-    /// All has completed; and where it has failed, the ends know why. A dead end knows nothing.
+    /// True if all requests are complete and, after a failure, the ends have their reasons. A dead end has none.
     fn is_over(&self) -> bool {
         let Self { near, far, .. } = self;
         let is_dead = self.impairment == Impairment::DeadPeer;
-        let is_posted = self.posted == self.requests() || near.heard.get().is_some();
+        let is_posted = self.posted == self.requests() || near.end_reason.get().is_some();
         let is_done = is_posted
             && near.results.len() == self.posted
             && (far.results.len() == self.expects_receives() || is_dead);
-        let is_told = near.heard.get().is_some() && (far.heard.get().is_some() || is_dead);
-        is_done && (self.is_success() || is_told)
+        let is_reported =
+            near.end_reason.get().is_some() && (far.end_reason.get().is_some() || is_dead);
+        is_done && (self.is_success() || is_reported)
     }
 
     fn is_success(&self) -> bool {
@@ -489,33 +490,33 @@ impl Run {
     }
 
     fn judge(&self) -> Outcome {
-        let is_right = (0..).zip(&self.slots).all(|(context, slot)| self.is_right(context, slot));
-        match (is_right, self.is_success()) {
+        let is_exact = (0..).zip(&self.slots).all(|(context, slot)| self.is_exact(context, slot));
+        match (is_exact, self.is_success()) {
             (false, _) => Outcome::Changed,
             (true, true) => Outcome::Exact,
             (true, false) => {
                 let far = match self.impairment {
                     Impairment::DeadPeer => "dead".to_owned(),
-                    _ => self.far.told(),
+                    _ => self.far.end_text(),
                 };
                 let near = match self.has_given_up {
                     true => "this side has waited long enough".to_owned(),
-                    false => self.near.told(),
+                    false => self.near.end_text(),
                 };
                 Outcome::Ended { near, far }
             }
         }
     }
 
-    /// What a request has left in memory is what was meant, as far as it came; all of it if it succeeded.
-    fn is_right(&self, context: u64, slot: &Slot) -> bool {
+    /// True if the memory of a request has the requested content, as far as it was placed; completely if it succeeded.
+    fn is_exact(&self, context: u64, slot: &Slot) -> bool {
         let Self { near, far, .. } = self;
         match self.operation {
             Operation::Send | Operation::SendInvalidate => {
                 let is_placed = self.is_placed(far, slot, far.succeeded(context));
                 is_placed && far.result(context).is_none_or(|result| self.is_received(result, slot))
             }
-            Operation::Write => self.is_placed(far, slot, far.succeeded(BEHIND)),
+            Operation::Write => self.is_placed(far, slot, far.succeeded(AFTER)),
             Operation::Read => self.is_placed(near, slot, near.succeeded(context)),
             Operation::Atomic => self.is_counted(context, slot),
             Operation::Immediate => far.result(context).is_none_or(|result| {
@@ -538,7 +539,7 @@ impl Run {
                 && is_invalidated
     }
 
-    /// The slot holds what was sent, all of it if `is_whole`. What was read while it was written may be either.
+    /// True if the slot holds the data sent, completely if `is_whole`. Data read while it was written may be either.
     fn is_placed(&self, end: &End, slot: &Slot, is_whole: bool) -> bool {
         let may_be_later = self.impairment == Impairment::WriteMeanwhile;
         let content = end.sink_content(slot);
@@ -547,7 +548,7 @@ impl Run {
         })
     }
 
-    /// What an atomic has found are the sums of those before it, and the word has no less.
+    /// True if an atomic returned the sum of those before it, and the word is not less.
     fn is_counted(&self, context: u64, slot: &Slot) -> bool {
         let before: u64 = (0..context).map(Self::addend).sum();
         let mut word = [0; 8];

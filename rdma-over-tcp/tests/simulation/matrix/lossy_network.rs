@@ -1,4 +1,4 @@
-//! What a network does to the frames of a connection beyond losing and delaying them.
+//! Network incidents other than loss and delay of frames.
 
 use std::{
     collections::VecDeque,
@@ -19,44 +19,44 @@ use oorandom::Rand64;
 
 use crate::plan::{draw, once_in};
 
-/// One in so many segments with payload is changed.
+/// One in this many segments with payload is changed.
 const CHANGED: usize = 4;
 const ETHERNET_BYTES: usize = 14;
 
-/// What happens to frames.
+/// Incident of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Incident {
-    /// Nothing.
+    /// No incident.
     None,
-    /// A bit of the payload flips, and the checksum fits it: what a broken router does, or memory.
+    /// A bit of the payload flips, with a matching checksum: as in a broken router, or in memory.
     Flip,
     /// Each segment has one byte.
     Split,
-    /// After so many bytes of payload no larger packet passes; senders are told so, or not.
-    Narrow { after: usize, mtu: usize, is_told: bool },
-    /// After so many bytes the receiver of the next ones is sent a reset in its peer's name.
+    /// After that many bytes of payload larger packets are dropped; senders get an ICMP message if `is_notified`.
+    Narrow { after: usize, mtu: usize, is_notified: bool },
+    /// After that many bytes the receiver of the next ones gets a forged reset.
     Reset { after: usize },
-    /// After so many bytes nothing passes any more.
+    /// After that many bytes all frames are dropped.
     Dead { after: usize },
 }
 
-/// What both directions have in common.
+/// State shared by both directions.
 #[derive(Debug)]
 pub(crate) struct Track {
     pub(crate) incident: Incident,
     pub(crate) rng: Rand64,
-    /// Bytes of payload that have passed.
+    /// Bytes of payload transmitted.
     pub(crate) passed: usize,
-    /// What was done.
+    /// Frames affected by the incident.
     pub(crate) count: u64,
 }
 
-/// A handle of it.
+/// Handle of the shared state.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Mutex<Track>>);
 
 impl Shared {
-    /// One without an incident.
+    /// Creates the state without an incident.
     pub(crate) fn new(rng: Rand64) -> Self {
         Self(Arc::new(Mutex::new(Track { incident: Incident::None, rng, passed: 0, count: 0 })))
     }
@@ -65,14 +65,14 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on.
+    /// Starts an incident.
     pub(crate) fn begin(&self, incident: Incident) {
         let mut track = self.lock();
         (track.incident, track.passed) = (incident, 0);
     }
 }
 
-/// A TCP segment that can be changed.
+/// Editable TCP segment.
 #[derive(Debug)]
 struct Editable<'a> {
     packet: PacketHeaders<'a>,
@@ -88,7 +88,7 @@ impl<'a> Editable<'a> {
         Some(Self { packet, tcp, payload })
     }
 
-    /// The frame with another TCP header and payload, lengths and checksums fitting.
+    /// Encodes the frame with another TCP header and payload, with valid lengths and checksums.
     fn write(&self, mut tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
         let mut frame = Vec::new();
         self.packet.link.as_ref().expect("Ethernet").write(&mut frame).unwrap();
@@ -111,7 +111,7 @@ impl<'a> Editable<'a> {
         frame
     }
 
-    /// Segments of one byte.
+    /// Splits the segment into segments of one byte.
     fn split(&self) -> Vec<Vec<u8>> {
         let last = self.payload.len().saturating_sub(1);
         let pieces = self.payload.chunks(1).enumerate().map(|(at, piece)| {
@@ -132,7 +132,7 @@ impl<'a> Editable<'a> {
         self.write(self.tcp.clone(), &payload)
     }
 
-    /// A reset that stands right behind it.
+    /// Creates a reset that directly follows the segment.
     fn reset(&self) -> Vec<u8> {
         let mut tcp = self.tcp.clone();
         let end = self.payload.len() as u32 + u32::from(tcp.fin);
@@ -142,12 +142,12 @@ impl<'a> Editable<'a> {
     }
 }
 
-/// A node's end of the road.
+/// Port of a node in the network.
 #[derive(Debug)]
 pub(crate) struct NetworkPort<L> {
     link: L,
     track: Shared,
-    /// Made by the network for this node.
+    /// Frames created by the network for this node.
     inbound: VecDeque<Vec<u8>>,
 }
 
@@ -156,7 +156,7 @@ impl<L: Link> NetworkPort<L> {
         Self { link, track, inbound: VecDeque::new() }
     }
 
-    /// What leaves instead of a frame.
+    /// Returns the frames transmitted instead of this one.
     fn replace(&mut self, data: Vec<u8>) -> Vec<Vec<u8>> {
         let track = &mut *self.track.lock();
         let Some(segment) = Editable::of(&data) else {
@@ -175,11 +175,11 @@ impl<L: Link> NetworkPort<L> {
                 track.count += 1;
                 segment.split()
             }
-            Incident::Narrow { after, mtu, is_told }
+            Incident::Narrow { after, mtu, is_notified }
                 if track.passed > after && data.len() - ETHERNET_BYTES > mtu =>
             {
                 track.count += 1;
-                self.inbound.extend(icmp::too_big(&data, mtu).filter(|_| is_told));
+                self.inbound.extend(icmp::too_big(&data, mtu).filter(|_| is_notified));
                 Vec::new()
             }
             Incident::Reset { after }

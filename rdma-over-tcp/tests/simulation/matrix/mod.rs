@@ -1,18 +1,18 @@
-//! Impairments and incidents × operations: what becomes of requests under each of them.
+//! Impairments and incidents × operations: outcomes of requests for each combination.
 //!
-//! A cell is run for many seeds, each with a network, MTU, framing and stack of its own. Either everything that was
-//! asked for is done and every byte is where it belongs, or the connection has ended and a side says why; what had been
-//! completed until then is exact, and memory holds nothing but what was there and what was meant for it. Silent changes
-//! are possible where CRCs are off only, and the table counts them there.
+//! A cell is run for many seeds, each with a network, MTU, framing and stack of its own. Either all requests are done
+//! and every byte is at its target, or the connection has ended and a side reports the reason. Completed requests are
+//! exact, and memory holds only its earlier content and data sent to it. Silent changes are possible only with CRCs
+//! off, and the table counts them there.
 //!
 //! | seeds of each cell | compared with |
 //! |---|---|
 //! | 10 | `tests/simulation/matrix.txt` |
 //! | 100, with `FLUE_SEEDS=100` | `docs/measurements/impairments.txt` |
 //!
-//! `cargo test -p rdma-over-tcp --test simulation impairments` runs them, quicker with `--profile campaign`.
-//! `FLUE_BLESS=1` writes the file anew. Other seeds are run, and their table is printed. `FLUE_CELL="Loss Send"` runs
-//! that cell alone; beside FLUE_SEED and FLUE_PCAP with a capture.
+//! `cargo test -p rdma-over-tcp --test simulation impairments` runs them, faster with `--profile campaign`.
+//! `FLUE_BLESS=1` updates the file. For any other number of seeds the table is only printed. `FLUE_CELL="Loss Send"`
+//! runs only that cell; with FLUE_SEED and FLUE_PCAP it writes a capture.
 
 mod cell;
 mod lossy_network;
@@ -35,12 +35,12 @@ use flue_test_support::seeds::from_environment;
 
 use self::cell::Outcome;
 
-/// Seeds of each cell unless others are asked for.
+/// Seeds of each cell by default.
 const SEEDS: u64 = 10;
 /// Seeds of the table in the documents.
 const SEEDS_OF_DOCUMENT: u64 = 100;
 
-/// What goes wrong.
+/// Impairment or incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Impairment {
     Loss,
@@ -48,7 +48,7 @@ pub(crate) enum Impairment {
     Duplication,
     Reordering,
     Delay,
-    /// That TCP's checksum does not notice.
+    /// Not detected by TCP's checksum.
     Corruption,
     CorruptionWithoutCrc,
     TinySegments,
@@ -94,8 +94,8 @@ impl Impairment {
         }
     }
 
-    /// Nothing but time may be lost. A connection in the host ends where its path becomes narrow: smoltcp cannot make
-    /// its segments smaller.
+    /// True if only time may be lost. A connection in the host ends if its path MTU shrinks: smoltcp cannot reduce its
+    /// segment size.
     const fn is_harmless(self) -> bool {
         !matches!(
             self,
@@ -108,7 +108,7 @@ impl Impairment {
         )
     }
 
-    /// Why there is no such cell.
+    /// Reason why the combination does not exist.
     const fn impossible(self, operation: Operation) -> Option<&'static str> {
         match (self, operation) {
             (
@@ -122,7 +122,7 @@ impl Impairment {
     }
 }
 
-/// What is done under it.
+/// Operation under an impairment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     Send,
@@ -149,7 +149,7 @@ impl Operation {
     }
 }
 
-/// The outcomes of a cell, counted.
+/// Outcomes of a cell, with their counts.
 type Counts = BTreeMap<Outcome, usize>;
 
 fn cells() -> impl Iterator<Item = (Impairment, Operation)> {
@@ -157,7 +157,7 @@ fn cells() -> impl Iterator<Item = (Impairment, Operation)> {
     Impairment::ALL.into_iter().flat_map(of)
 }
 
-/// Runs a cell; says which seed it was that failed.
+/// Runs a cell; a failure reports its seed.
 fn run(impairment: Impairment, operation: Operation, seeds: impl Iterator<Item = u64>) -> Counts {
     let mut counts = Counts::new();
     for seed in seeds {
@@ -208,8 +208,8 @@ fn table(seeds: &std::ops::Range<u64>) -> String {
         match (impairment.impossible(operation), counts) {
             (Some(why), _) => text += &format!("impossible: {why}"),
             (None, Some(counts)) => {
-                let told = counts.iter().map(|(outcome, count)| format!("{count} {outcome}"));
-                text += &told.collect::<Vec<_>>().join("\n    ");
+                let texts = counts.iter().map(|(outcome, count)| format!("{count} {outcome}"));
+                text += &texts.collect::<Vec<_>>().join("\n    ");
             }
             (None, None) => panic!("{impairment:?}, {operation:?}: not run"),
         }
@@ -234,5 +234,5 @@ fn impairments() {
     }
     let kept = fs::read_to_string(&path).unwrap_or_default();
     let differs = kept.lines().zip(text.lines()).find(|(was, is)| was != is);
-    assert!(kept == text, "{}: {differs:#?}\nif this is meant: FLUE_BLESS=1", path.display());
+    assert!(kept == text, "{}: {differs:#?}\nif intended: FLUE_BLESS=1", path.display());
 }

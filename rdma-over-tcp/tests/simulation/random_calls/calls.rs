@@ -1,4 +1,4 @@
-//! The calls, each with arguments that are right, nearly right or wild.
+//! The calls, each with arguments that are valid, nearly valid or random.
 
 use std::{
     net::SocketAddr,
@@ -17,17 +17,17 @@ use super::{BYTES, REGISTERED, World, pool::Handles, pool::Offer};
 use crate::plan::{Plan, draw, once_in};
 use flue_test_support::check;
 
-/// Rounds in which a message gets through, mostly.
+/// Rounds in which a message usually arrives.
 const ROUNDS_MAX: usize = 200;
-/// Rounds until what pends for a moment has ended.
+/// Rounds until short pending calls complete.
 const PASSES_MAX: usize = 10_000;
 
-/// The status of a call without a completion.
+/// Status of a call without a completion.
 fn status<T>(outcome: &Result<T, NtStatus>) -> NtStatus {
     outcome.as_ref().err().copied().unwrap_or(NtStatus::SUCCESS)
 }
 
-/// A handle of this consumer or, now and then, of the other one; no call without any.
+/// A handle of this consumer or, occasionally, of the other one; no call if there is none.
 macro_rules! any {
     ($world:ident, $node:expr, $kind:ident) => {{
         let node = if $world.is_wild(4) { 1 - $node } else { $node };
@@ -38,7 +38,7 @@ macro_rules! any {
     }};
 }
 
-/// A handle of this consumer, no call without any.
+/// A handle of this consumer; no call if there is none.
 macro_rules! own {
     ($world:ident, $node:expr, $kind:ident) => {
         match $world.pools[$node].$kind.any(&mut $world.rng) {
@@ -48,7 +48,7 @@ macro_rules! own {
     };
 }
 
-/// Keeps a new object, and closes the one that has to make room.
+/// Stores a new object, and closes the one that it displaces.
 macro_rules! keep {
     ($world:ident, $node:expr, $kind:ident, $handle:expr) => {
         if let Some(oldest) = $world.pools[$node].$kind.add($handle) {
@@ -64,7 +64,7 @@ macro_rules! close {
         let status = $handle.close(move || {
             done.fetch_add(1, Ordering::Relaxed);
         });
-        $world.called(concat!("close ", stringify!($kind)), status, calls);
+        $world.record_call(concat!("close ", stringify!($kind)), status, calls);
     }};
 }
 
@@ -73,7 +73,7 @@ macro_rules! create {
     ($world:ident, $node:expr, $name:literal, $kind:ident, $plain:expr, $begin:expr) => {
         if once_in(&mut $world.rng, 2) {
             let outcome = $plain;
-            $world.said($name, status(&outcome));
+            $world.record_status($name, status(&outcome));
             if let Ok(handle) = outcome {
                 keep!($world, $node, $kind, handle);
             }
@@ -82,17 +82,17 @@ macro_rules! create {
             let completion = created(&calls, &$world.pools[$node].$kind);
             match $begin(completion) {
                 Ok(Created::Done(handle)) => {
-                    $world.called($name, NtStatus::SUCCESS, calls);
+                    $world.record_call($name, NtStatus::SUCCESS, calls);
                     keep!($world, $node, $kind, handle);
                 }
-                Ok(Created::Pending) => $world.called($name, NtStatus::PENDING, calls),
-                Err(status) => $world.called($name, status, calls),
+                Ok(Created::Pending) => $world.record_call($name, NtStatus::PENDING, calls),
+                Err(status) => $world.record_call($name, status, calls),
             }
         }
     };
 }
 
-/// The completion of a create: keeps the object.
+/// Completion of a create: stores the object.
 fn created<T: Closes>(
     calls: &Arc<AtomicU32>,
     handles: &Handles<T>,
@@ -106,7 +106,7 @@ fn created<T: Closes>(
     }
 }
 
-/// Objects that a callback closes to make room.
+/// Objects that a callback closes when they are displaced.
 trait Closes: Clone + Send + 'static {
     fn close_unseen(&self);
 }
@@ -125,7 +125,7 @@ closes! { Pd Cq Qp Srq Mr Mw Connector Listener SharedEndpoint }
 
 mod connections;
 
-/// The completion of a request, which counts its calls.
+/// Completion of a request, which counts its calls.
 fn done(calls: &Arc<AtomicU32>) -> impl FnOnce(NtStatus) + Send + 'static {
     let calls = calls.clone();
     move |_status| {
@@ -142,7 +142,7 @@ impl World {
         self.bench.adapters[node].clone()
     }
 
-    /// Somebody listens, and each has memory and a queue pair: most calls fail early without.
+    /// Creates a listener, memory and a queue pair per node: most calls fail early without them.
     pub(super) fn begin(&mut self, plan: &Plan) {
         for (node, port) in [(0, 7_999), (1, plan.port)] {
             let adapter = self.adapter(node);
@@ -161,27 +161,27 @@ impl World {
         self.pass(20);
     }
 
-    /// Connects two new queue pairs as it should be done, which may fail all the same: tables are full, and a listener
-    /// may be paused or closed.
+    /// Connects two new queue pairs correctly. It may fail nevertheless: tables are full, and a listener may be paused
+    /// or closed.
     fn establish(&mut self) {
         let mut qps = Vec::new();
         for node in [0, 1] {
             let (adapter, pd) = (self.adapter(node), own!(self, node, pds));
             let cq = adapter.create_cq(64, |_| {});
-            self.said("create cq", status(&cq));
+            self.record_status("create cq", status(&cq));
             let Ok(cq) = cq else { return };
             let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default());
-            self.said("create qp", status(&qp));
+            self.record_status("create qp", status(&qp));
             keep!(self, node, cqs, cq);
             let Ok(qp) = qp else { return };
             qps.push(qp.clone());
             keep!(self, node, qps, qp);
             let mr = pd.create_mr(false);
-            self.said("create mr", status(&mr));
+            self.record_status("create mr", status(&mr));
             let Ok(mr) = mr else { continue };
             let rights = MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
             let registered = mr.register(&self.memory[node], 0, REGISTERED, rights);
-            self.said("register", status(&registered));
+            self.record_status("register", status(&registered));
             if registered.is_ok() {
                 self.offer(node, mr.local_token(), 0, REGISTERED);
             }
@@ -191,29 +191,29 @@ impl World {
         let passive = draw(&mut self.rng, 2);
         let active = 1 - passive;
         let connector = self.adapter(active).create_connector();
-        self.said("create connector", status(&connector));
+        self.record_status("create connector", status(&connector));
         let (Ok(connector), Some(server)) = (connector, self.listening(passive)) else { return };
         let limits = ReadLimit { inbound: 8, outbound: 8 };
         let known = self.pools[passive].connectors.added();
         let calls = self.expect();
         let begun = connector.connect(&qps[active], None, server, limits, b"hello", done(&calls));
-        self.called("connect", begun, calls.clone());
+        self.record_call("connect", begun, calls.clone());
         let incoming = self.pools[passive].connectors.clone();
         self.pass_until(ROUNDS_MAX, || incoming.added() > known);
         if let Some(incoming) = incoming.all().pop() {
             let accepted = self.expect();
             let status = incoming.accept(&qps[passive], limits, b"", None, done(&accepted));
-            self.called("accept", status, accepted.clone());
+            self.record_call("accept", status, accepted.clone());
             self.pass_until(ROUNDS_MAX, || has_ended(&calls));
             let completed = self.expect();
             let status = connector.complete_connect(None, done(&completed));
-            self.called("complete connect", status, completed);
+            self.record_call("complete connect", status, completed);
             self.pass_until(ROUNDS_MAX, || has_ended(&accepted));
         }
         keep!(self, active, connectors, connector);
     }
 
-    /// Where somebody listens: at a listener that there is, which may be paused, or at a new one.
+    /// Address of a listener: an existing one, which may be paused, or a new one.
     fn listening(&mut self, node: usize) -> Option<SocketAddr> {
         let known = self.pools[node].listeners.any(&mut self.rng)?;
         if let Some(address) = known.local_address().filter(|_| once_in(&mut self.rng, 2)) {
@@ -225,18 +225,18 @@ impl World {
                 oldest.close_unseen();
             }
         });
-        self.said("create listener", status(&listener));
+        self.record_status("create listener", status(&listener));
         let listener = listener.ok()?;
         let (local, calls) = ((self.addresses[node], 0).into(), self.expect());
         let status = listener.listen(local, done(&calls));
-        self.called("listen", status, calls.clone());
+        self.record_call("listen", status, calls.clone());
         self.pass_until(ROUNDS_MAX, || has_ended(&calls));
         keep!(self, node, listeners, listener.clone());
         listener.local_address()
     }
 
-    /// Requests on a connection that may be there, each with a receive before it: without them most connections would
-    /// end with the first Send.
+    /// Posts requests on a connection, if any, each with a receive before it: without them most connections would end
+    /// with the first Send.
     fn converse(&mut self) {
         for _ in 0..draw(&mut self.rng, 40) {
             let node = draw(&mut self.rng, 2);
@@ -257,17 +257,17 @@ impl World {
         }
     }
 
-    /// A region for fast registrations, and a window, of the domain of a queue pair.
+    /// Creates a region for fast registrations, and a window, in the domain of a queue pair.
     fn equip(&mut self, node: usize, pd: &Pd) {
         let mr = pd.create_mr(true);
-        self.said("create mr", status(&mr));
+        self.record_status("create mr", status(&mr));
         if let Ok(mr) = mr {
             let prepared = mr.initialize_fast_register(64, true);
-            self.said("initialize fast register", status(&prepared));
+            self.record_status("initialize fast register", status(&prepared));
             keep!(self, node, mrs, mr);
         }
         let mw = pd.create_mw();
-        self.said("create mw", status(&mw));
+        self.record_status("create mw", status(&mw));
         if let Ok(mw) = mw {
             keep!(self, node, mws, mw);
         }
@@ -344,7 +344,7 @@ impl World {
                 let completion = created(&calls, &self.pools[node].endpoints);
                 let local = self.address(node);
                 let status = adapter.create_shared_endpoint(local, completion);
-                self.called("create shared endpoint", status, calls);
+                self.record_call("create shared endpoint", status, calls);
             }
         }
     }
@@ -391,17 +391,17 @@ impl World {
         }
     }
 
-    /// True now and then: more often in seeds whose consumers are wild.
+    /// True occasionally: more often in seeds with wild consumers.
     fn is_wild(&mut self, rarity: usize) -> bool {
         once_in(&mut self.rng, rarity * self.tameness)
     }
 
-    /// One of so many wild arguments, now and then.
+    /// Selects one of so many wild arguments, occasionally.
     fn wildly(&mut self, ways: usize) -> Option<usize> {
         self.is_wild(3).then(|| draw(&mut self.rng, ways))
     }
 
-    /// A number up to `most`, or a wild one.
+    /// Returns a number up to `most`, or a wild one.
     fn number(&mut self, most: usize) -> u32 {
         match self.wildly(3) {
             Some(0) => self.rng.rand_u64() as u32,
@@ -425,7 +425,7 @@ impl World {
         }
     }
 
-    /// A part of the memory that may be registered, or what no registration may take.
+    /// Selects a part of the memory that may be registered, or a span that registrations must refuse.
     fn span(&mut self) -> (usize, usize) {
         match self.wildly(4) {
             Some(0) => (draw(&mut self.rng, BYTES), usize::MAX - draw(&mut self.rng, BYTES)),
@@ -447,13 +447,13 @@ impl World {
                 let pages = self.number(64);
                 let remote = once_in(&mut self.rng, 2);
                 let status = mr.begin_initialize_fast_register(pages, remote, done(&calls));
-                self.called("initialize fast register", status, calls);
+                self.record_call("initialize fast register", status, calls);
             }
             1 => {
                 let calls = self.expect();
                 let completion = done(&calls);
                 let status = mr.deregister(move || completion(NtStatus::SUCCESS));
-                self.called("deregister", status, calls);
+                self.record_call("deregister", status, calls);
             }
             _ => {
                 let (offset, length) = self.span();
@@ -463,7 +463,7 @@ impl World {
                 };
                 let (calls, memory) = (self.expect(), self.memory[node].clone());
                 let status = mr.begin_register(&memory, offset, length, flags, done(&calls));
-                self.called("register", status, calls);
+                self.record_call("register", status, calls);
                 if [NtStatus::SUCCESS, NtStatus::PENDING].contains(&status) {
                     self.offer(node, mr.local_token(), offset, length);
                 }
@@ -497,7 +497,7 @@ impl World {
             _ => (draw(&mut self.rng, 64) * PAGE_SIZE) as u64 + offset as u64 % PAGE_SIZE as u64,
         };
         let outcome = qp.fast_register(context, &mr, &memory, offset, length, base, flags);
-        self.posted(node, "fast register", context, status(&outcome));
+        self.record_post(node, "fast register", context, status(&outcome));
         if let Ok(token) = outcome {
             self.pools[node].offers.add(Offer { address: base, length: length as u64, token });
         }
@@ -510,7 +510,7 @@ impl World {
         let flags = self.flags(&[OpFlags::ALLOW_REMOTE_READ, OpFlags::ALLOW_REMOTE_WRITE]);
         let context = self.context();
         let outcome = qp.bind(context, &mr, &mw, address, length, flags);
-        self.posted(node, "bind", context, status(&outcome));
+        self.record_post(node, "bind", context, status(&outcome));
         if let Ok(token) = outcome {
             self.pools[node].offers.add(Offer { address, length, token });
         }
@@ -523,10 +523,10 @@ impl World {
             true => qp.invalidate(context, Invalidate::Mr(&any!(self, node, mrs)), flags),
             false => qp.invalidate(context, Invalidate::Mw(&any!(self, node, mws)), flags),
         };
-        self.posted(node, "invalidate", context, status(&outcome));
+        self.record_post(node, "invalidate", context, status(&outcome));
     }
 
-    /// Bytes of what is open, or some beside it.
+    /// Selects bytes within an offer, or some outside.
     fn part(&mut self, offer: Offer) -> (u64, u64) {
         match self.wildly(5) {
             Some(0) => (self.rng.rand_u64(), self.rng.rand_u64()),
@@ -547,7 +547,7 @@ impl World {
         let count = if self.is_wild(3) { 20 } else { draw(&mut self.rng, 4) };
         let mut sges = Vec::new();
         for _ in 0..count {
-            // A token of the peer's is one of its own adapter's; here it names nothing, or something else.
+            // A token of the peer belongs to its own adapter; in this adapter it is unknown, or that of another object.
             let from = if self.is_wild(4) { 1 - node } else { node };
             let Some(offer) = self.pools[from].offers.any(&mut self.rng) else { break };
             let (address, length) = self.part(offer);
@@ -560,7 +560,7 @@ impl World {
         sges
     }
 
-    /// Memory of the peer: address and token.
+    /// Selects memory of the peer: address and token.
     fn remote(&mut self, node: usize) -> (u64, u32) {
         let Some(offer) = self.pools[1 - node].offers.any(&mut self.rng) else { return (0, 0) };
         let (address, _) = self.part(offer);
@@ -574,7 +574,7 @@ impl World {
             true => own!(self, node, srqs).receive(context, &sges),
             false => own!(self, node, qps).receive(context, &sges),
         };
-        self.posted(node, "receive", context, status(&outcome));
+        self.record_post(node, "receive", context, status(&outcome));
     }
 
     fn send(&mut self, node: usize) {
@@ -594,10 +594,10 @@ impl World {
         if once_in(&mut self.rng, 6) {
             let (_, token) = self.remote(node);
             let outcome = qp.send_and_invalidate(context, data, token, flags);
-            self.posted(node, "send and invalidate", context, status(&outcome));
+            self.record_post(node, "send and invalidate", context, status(&outcome));
         } else {
             let outcome = qp.send(context, data, flags);
-            self.posted(node, "send", context, status(&outcome));
+            self.record_post(node, "send", context, status(&outcome));
         }
     }
 
@@ -606,7 +606,7 @@ impl World {
         let (address, token) = self.remote(node);
         let flags = self.flags(&[OpFlags::READ_FENCE, OpFlags::SILENT_SUCCESS, OpFlags::DEFER]);
         let outcome = qp.write(context, Data::Registered(&sges), address, token, flags);
-        self.posted(node, "write", context, status(&outcome));
+        self.record_post(node, "write", context, status(&outcome));
     }
 
     fn read(&mut self, node: usize) {
@@ -614,7 +614,7 @@ impl World {
         let (address, token) = self.remote(node);
         let flags = self.flags(&[OpFlags::RDMA_READ_LOCAL_INVALIDATE, OpFlags::READ_FENCE]);
         let outcome = qp.read(context, &sges, address, token, flags);
-        self.posted(node, "read", context, status(&outcome));
+        self.record_post(node, "read", context, status(&outcome));
     }
 
     fn extension(&mut self, node: usize) {
@@ -622,18 +622,18 @@ impl World {
         let flags = self.flags(&[OpFlags::READ_FENCE]);
         if once_in(&mut self.rng, 2) {
             let outcome = qp.immediate(context, [0x22; 8], flags);
-            return self.posted(node, "immediate", context, status(&outcome));
+            return self.record_post(node, "immediate", context, status(&outcome));
         }
         let (sge, (mut address, token)) = (self.sges(node).pop(), self.remote(node));
         let Some(mut sge) = sge else { return };
         if !self.is_wild(2) {
             (sge.length, address) = (8, address & !7);
         }
-        // What it puts is small, as all that consumers write here.
+        // The value written is small, as are all that consumers write in this test.
         let swap = u64::from_ne_bytes([0x33; 8]);
         let (compare_mask, swap_mask) = (0, u64::MAX);
         let operation = AtomicOperation::CompareSwap { compare: 0, compare_mask, swap, swap_mask };
         let outcome = qp.atomic(context, sge, address, token, operation, flags);
-        self.posted(node, "atomic", context, status(&outcome));
+        self.record_post(node, "atomic", context, status(&outcome));
     }
 }

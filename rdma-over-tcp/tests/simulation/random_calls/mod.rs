@@ -1,9 +1,9 @@
 //! Two consumers that make random calls in random order: with handles that are valid, closed or of the other adapter,
-//! with wild flags, lengths, addresses and tokens, while completions, callbacks and time pass between them.
+//! with random flags, lengths, addresses and tokens, with completions, callbacks and time between them.
 //!
-//! Whatever they do, no call panics or has a status that is none of NDKPI's, each request that was accepted completes
-//! at most once, each call that pends calls back once and no other does, bytes that were never registered are neither
-//! written nor read by anybody, and when all objects are closed nothing is left.
+//! No call panics or returns a status unknown to NDKPI. Each accepted request completes at most once. Each call that
+//! pends calls back once and no other does. Bytes that were never registered are neither written nor read, and no
+//! object is left after all are closed.
 
 mod calls;
 mod pool;
@@ -35,10 +35,10 @@ const CALLS_END: Instant = Instant::from_millis(600_000);
 /// Memory of a consumer. Its last quarter is in the same buffer, and is never registered.
 const BYTES: usize = 64 * PAGE_SIZE;
 const REGISTERED: usize = 48 * PAGE_SIZE;
-/// All that consumers write is below; what lies in the last quarter is not, and differs from side to side.
+/// Content of the last quarter, per side: above all bytes that consumers write.
 const SECRET: [u8; 2] = [0xa5, 0xb6];
 
-/// What one seed has come to.
+/// Counts of one seed.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Sum {
     /// Calls, by name and status.
@@ -64,30 +64,30 @@ impl Sum {
         self.statuses.values().sum()
     }
 
-    /// How often a call had a status, whatever the call's name: what a run must have seen.
+    /// Number of calls with a status: a run must reach a minimum.
     pub(crate) fn count(&self, call: &str, status: NtStatus) -> u64 {
         let is = |(name, with): &(&str, Option<&str>)| *name == call && *with == status.name();
         self.statuses.iter().filter(|(key, _)| is(key)).map(|(_, count)| count).sum()
     }
 }
 
-/// A call that may have called back.
+/// Pending call with its count of callbacks.
 struct Callback {
     call: &'static str,
     pended: bool,
     calls: Arc<AtomicU32>,
 }
 
-/// One run: both consumers and what is known of them.
+/// One run: both consumers and their state.
 pub(crate) struct World {
     rng: Rand64,
-    /// One of so many arguments is wild, or fewer.
+    /// One of this many arguments is wild, or fewer.
     tameness: usize,
     bench: Bench,
     addresses: [IpAddr; 2],
     pools: [Pool; 2],
     memory: [RegisteredBuffer; 2],
-    /// Requests that were accepted and have not completed, of each adapter.
+    /// Requests accepted but not complete, per adapter.
     outstanding: [BTreeMap<u64, &'static str>; 2],
     next_context: u64,
     callbacks: Vec<Callback>,
@@ -98,7 +98,7 @@ pub(crate) struct World {
 pub(crate) fn run(seed: u64) -> Sum {
     let mut world = World::new(seed);
     for _ in 0..CALLS {
-        // The rest of the time is for what has to end: FINs that are lost, closes that time out.
+        // The rest of the time is for pending ends: lost FINs, closes that time out.
         if world.bench.pair.now > CALLS_END {
             break;
         }
@@ -119,7 +119,7 @@ impl World {
         let mut rng = Rand64::new(seed.into());
         let mut plan = Plan::new(&mut rng);
         for adapter in &mut plan.adapters {
-            // Small tables are full now and then.
+            // Small tables are full occasionally.
             adapter.capabilities.max_mr_count = 24;
             adapter.capabilities.max_connector_count = 24;
             adapter.rfc7306 = once_in(&mut rng, 2);
@@ -151,61 +151,61 @@ impl World {
         world
     }
 
-    /// Lets both nodes go on for some rounds, and as much time as passes until then.
+    /// Runs both nodes for some rounds, with the virtual time that they take.
     fn pass(&mut self, rounds: usize) {
         self.pass_until(rounds, || false);
     }
 
-    /// The same, or until something has happened.
+    /// Runs both nodes for some rounds, or until an event.
     fn pass_until(&mut self, rounds: usize, mut has_happened: impl FnMut() -> bool) {
         let mut left = rounds;
-        // Nothing to wait for, or the end of time: the next call is made all the same.
+        // No event is due, or the time limit is reached: the next call is made anyway.
         let _ = self.bench.run(|| {
             left -= 1;
             left == 0 || has_happened()
         });
     }
 
-    /// Notes the status of a call.
-    fn said(&mut self, call: &'static str, status: NtStatus) {
+    /// Records the status of a call.
+    fn record_status(&mut self, call: &'static str, status: NtStatus) {
         let is_known = status.name().is_some();
         check!(Other, is_known, "{call}: {status:?} is no status of NDKPI");
-        // The device is there, and no queue fails but by an overrun.
+        // The device exists, and a queue fails only by an overrun.
         let is_due = ![NtStatus::DEVICE_REMOVED, NtStatus::INTERNAL_ERROR].contains(&status);
         check!(Other, is_due, "{call}: {status:?}");
         *self.sum.statuses.entry((call, status.name())).or_default() += 1;
     }
 
-    /// A completion for a call, and the entry that counts its calls.
+    /// Creates the counter for the completion of a call.
     fn expect(&mut self) -> Arc<AtomicU32> {
         Arc::default()
     }
 
-    /// Notes a call with a completion (NDK-ASY-1).
-    fn called(&mut self, call: &'static str, status: NtStatus, calls: Arc<AtomicU32>) {
+    /// Records a call with a completion (NDK-ASY-1).
+    fn record_call(&mut self, call: &'static str, status: NtStatus, calls: Arc<AtomicU32>) {
         let pended = status == NtStatus::PENDING;
         self.sum.pended += u64::from(pended);
         self.callbacks.push(Callback { call, pended, calls });
-        self.said(call, status);
+        self.record_status(call, status);
     }
 
-    /// Notes a post: a refused one never completes (NDK-WR-4).
-    fn posted(&mut self, node: usize, call: &'static str, context: u64, status: NtStatus) {
+    /// Records a post: a refused one never completes (NDK-WR-4).
+    fn record_post(&mut self, node: usize, call: &'static str, context: u64, status: NtStatus) {
         check!(Other, status != NtStatus::PENDING, "{call} pends");
         if status == NtStatus::SUCCESS {
             self.outstanding[node].insert(context, call);
         }
-        self.said(call, status);
+        self.record_status(call, status);
     }
 
-    fn completed(&mut self, node: usize, context: u64, status: NtStatus) {
+    fn record_completion(&mut self, node: usize, context: u64, status: NtStatus) {
         let request = self.outstanding[node].remove(&context);
         check!(WrongCompletion, request.is_some(), "request {context} of {node}: {status:?}");
         check!(WrongCompletion, status.name().is_some(), "{request:?}: {status:?}");
         *self.sum.completions.entry(status.name()).or_default() += 1;
     }
 
-    /// Closes everything, in any order, and waits until nothing is left (NDK-LIFE-5, -9).
+    /// Closes all objects, in any order, and runs until nothing is left (NDK-LIFE-5, -9).
     fn close(&mut self) {
         self.close_all();
         let due: Vec<_> = self.callbacks.iter().filter(|callback| callback.pended).collect();
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// The quarters that were never registered are unchanged, and nowhere else.
+    /// Checks that the quarters that were never registered are unchanged and were not copied elsewhere.
     fn check_memory(&self) {
         for node in [0, 1] {
             let mut bytes = vec![0; BYTES];

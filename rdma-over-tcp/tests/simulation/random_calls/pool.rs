@@ -1,4 +1,4 @@
-//! The handles that a consumer has: of objects that are there and of some that are closed.
+//! Handles of a consumer: of existing objects and of some closed ones.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use rdma_over_tcp::ndk::{Connector, Cq, Listener, Mr, Mw, Pd, Qp, SharedEndpoint
 
 use crate::plan::{draw, once_in};
 
-/// Handles of one type, at most. The oldest ones go.
+/// Maximum handles of one type. The oldest ones are removed.
 const HANDLES_MAX: usize = 10;
 
 /// Handles of one type. Callbacks add to them.
@@ -15,7 +15,7 @@ pub(super) struct Handles<T>(Arc<Mutex<List<T>>>);
 
 struct List<T> {
     handles: Vec<T>,
-    /// Handles that have come.
+    /// Number of handles added.
     added: u64,
 }
 
@@ -32,7 +32,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T: Clone> Handles<T> {
-    /// Adds a handle. One that is let go of is returned: its object is to be closed.
+    /// Adds a handle. Returns the handle removed, if any, whose object is to be closed.
     pub(super) fn add(&self, handle: T) -> Option<T> {
         let List { handles, added } = &mut *self.0.lock().unwrap();
         *added += 1;
@@ -41,7 +41,7 @@ impl<T: Clone> Handles<T> {
         oldest
     }
 
-    /// Mostly the newest one: objects of one age often belong together.
+    /// Usually the newest one: objects of one age often belong together.
     pub(super) fn any(&self, rng: &mut Rand64) -> Option<T> {
         let List { handles, .. } = &*self.0.lock().unwrap();
         let last = handles.len().checked_sub(1)?;
@@ -53,13 +53,13 @@ impl<T: Clone> Handles<T> {
         self.0.lock().unwrap().handles.clone()
     }
 
-    /// How many have been added.
+    /// Number of handles added.
     pub(super) fn added(&self) -> u64 {
         self.0.lock().unwrap().added
     }
 }
 
-/// Memory that is, or was, open to the peer.
+/// Memory that is, or was, accessible to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) address: u64,

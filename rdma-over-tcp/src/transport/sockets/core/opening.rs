@@ -1,4 +1,4 @@
-//! How connections come to be: commands of the adapter, handshakes, listeners.
+//! Creation of connections: commands of the adapter, handshakes, listeners.
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;
@@ -33,14 +33,14 @@ use crate::{
     },
 };
 
-/// Connections that a listener accepts before the others have their turn.
+/// Connections accepted by a listener before other sockets are served.
 const ACCEPTS_MAX: usize = 64;
 
-/// Pause after an accept that has failed for lack of descriptors or memory.
+/// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 impl SocketRnic {
-    pub(super) fn carry_out(&mut self, now: Instant, command: Command) {
+    pub(super) fn execute(&mut self, now: Instant, command: Command) {
         match command {
             Command::Connect { stream, local, remote, timeout, endpoint: _ } => {
                 match self.begin_connect(stream, local, remote) {
@@ -87,11 +87,11 @@ impl SocketRnic {
                     self.listeners.remove(&name);
                 }
             }
-            // The kernel keeps the address of a connection as long as it has to.
+            // The kernel keeps the address of a connection as long as required.
             Command::Release { reservation: Reservation::Stream(_) } => {}
             Command::Abort { stream } => {
-                if let Some(gone) = self.remove(stream) {
-                    gone.reset_on_close();
+                if let Some(removed) = self.remove(stream) {
+                    removed.reset_on_close();
                 }
                 self.rnic.handle_gone(stream, ConnectError::Aborted);
             }
@@ -106,7 +106,7 @@ impl SocketRnic {
     ) -> Result<Guarded<OwnedFd>, ConnectError> {
         let bound = self.socket(remote).and_then(|socket| {
             if let Some(local) = local {
-                // A port of the consumer's choice may have connections, from before or of a shared endpoint.
+                // A port selected by the consumer may have connections, earlier ones or those of a shared endpoint.
                 sockopt::set_socket_reuseaddr(&socket, local.port() != 0)?;
                 bind(&socket, &local)?;
             }
@@ -115,7 +115,7 @@ impl SocketRnic {
         let socket = bound.map_err(|error| connect_error(error, local))?;
         match connect(&socket, &remote) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            // The address is bound: it is the pair of addresses that is in use.
+            // The address is bound: the pair of addresses is in use.
             Err(Errno::ADDRNOTAVAIL) if local.is_some_and(|local| local.port() != 0) => {
                 return Err(ConnectError::ConnectionExists);
             }
@@ -126,9 +126,9 @@ impl SocketRnic {
         Ok(socket)
     }
 
-    /// Holds the address of a shared endpoint. The kernel lets sockets with SO_REUSEADDR have it too, as long as none
-    /// of them listens: the endpoint's connections, but also those of other processes. It refuses an address at which
-    /// somebody listens, or that a socket without SO_REUSEADDR has.
+    /// Reserves the address of a shared endpoint. The kernel allows sockets with SO_REUSEADDR to bind it too, as long
+    /// as none of them listens: the endpoint's connections, but also those of other processes. It refuses an address
+    /// with a listener or with a socket without SO_REUSEADDR.
     fn begin_bind(
         &mut self,
         endpoint: SharedEndpointId,
@@ -176,7 +176,7 @@ impl SocketRnic {
         Ok(socket)
     }
 
-    /// A socket with the options that connections have; those of a listener's are inherited.
+    /// Creates a socket with the options of connections; accepted connections inherit them from the listener.
     fn socket(&self, of: SocketAddr) -> Result<Guarded<OwnedFd>, Errno> {
         let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -246,7 +246,7 @@ impl SocketRnic {
             let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
                 Ok(accepted) => Guarded::from(moved_up(accepted)),
                 Err(Errno::AGAIN) => return,
-                // Of a connection that has gone meanwhile, or a signal.
+                // Error of a connection that was reset meanwhile, or a signal.
                 Err(error) if is_of_one_connection(error) => continue,
                 Err(error) => {
                     let end = now + ACCEPT_PAUSE;
@@ -263,7 +263,7 @@ impl SocketRnic {
             listening.paused_until = None;
             let id = StreamId(allocate(&self.next_name));
             let addresses = self.watch(&accepted, id.0, READABLE).and_then(|()| ends(&accepted));
-            // One that cannot be used is reset.
+            // An unusable connection is reset.
             let Ok(addresses) = addresses else { continue };
             self.streams.insert(id, SocketStream::new(id, accepted, Stage::Open, self.is_aligned));
             self.open(now, id, Some(listener), addresses);

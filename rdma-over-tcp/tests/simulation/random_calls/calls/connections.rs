@@ -10,13 +10,13 @@ impl World {
             let mut results = vec![NdkResult::default(); room];
             let count = cq.poll(&mut results);
             for result in &results[..count] {
-                self.completed(node, result.request_context, result.status);
+                self.record_completion(node, result.request_context, result.status);
             }
         } else {
             let mut results = vec![NdkResultEx::default(); room];
             let count = cq.poll_ex(&mut results);
             for result in &results[..count] {
-                self.completed(node, result.request_context, result.status);
+                self.record_completion(node, result.request_context, result.status);
             }
         }
     }
@@ -30,16 +30,16 @@ impl World {
             2 => {
                 let calls = self.expect();
                 let status = own!(self, node, cqs).begin_resize(depth, done(&calls));
-                self.called("resize", status, calls);
+                self.record_call("resize", status, calls);
             }
             3 => {
                 let calls = self.expect();
                 let status = own!(self, node, srqs).begin_modify(depth, limit, done(&calls));
-                self.called("modify srq", status, calls);
+                self.record_call("modify srq", status, calls);
             }
             _ => {
                 let status = own!(self, node, cqs).control_interrupt_moderation(depth, limit);
-                self.said("moderate", status);
+                self.record_status("moderate", status);
             }
         }
     }
@@ -82,7 +82,7 @@ impl World {
         } else {
             connector.connect(&qp, local, remote, limits, &data, done(&calls))
         };
-        self.called("connect", status, calls);
+        self.record_call("connect", status, calls);
     }
 
     pub(super) fn answer(&mut self, node: usize) {
@@ -91,20 +91,20 @@ impl World {
         match draw(&mut self.rng, 5) {
             0 => {
                 let status = connector.complete_connect(None, done(&calls));
-                self.called("complete connect", status, calls);
+                self.record_call("complete connect", status, calls);
             }
             1 | 2 => {
                 let (qp, limits) = (any!(self, node, qps), ReadLimit { inbound: 4, outbound: 4 });
                 let status = connector.accept(&qp, limits, &[2; 8], None, done(&calls));
-                self.called("accept", status, calls);
+                self.record_call("accept", status, calls);
             }
             3 => {
                 let status = connector.reject(&[3; 8]);
-                self.said("reject", status);
+                self.record_status("reject", status);
             }
             _ => {
                 let status = connector.disconnect(done(&calls));
-                self.called("disconnect", status, calls);
+                self.record_call("disconnect", status, calls);
             }
         }
     }
@@ -116,7 +116,7 @@ impl World {
         }
         let (local, calls) = (self.address(node), self.expect());
         let status = listener.listen(local, done(&calls));
-        self.called("listen", status, calls);
+        self.record_call("listen", status, calls);
     }
 
     pub(super) fn query(&mut self, node: usize) {
@@ -129,7 +129,7 @@ impl World {
             true => connector.connection_data(None),
             false => connector.connection_data(Some(&mut buffer)),
         };
-        self.said("connection data", status);
+        self.record_status("connection data", status);
         let _ = (connector.local_address(), connector.peer_address(), connector.failure());
         let _ = own!(self, node, mws).remote_token();
         let qp = own!(self, node, qps);
@@ -148,13 +148,13 @@ impl World {
             9 => close!(self, own!(self, node, connectors), connectors),
             10 => close!(self, own!(self, node, listeners), listeners),
             11 => close!(self, own!(self, node, endpoints), endpoints),
-            // Most objects are to live.
+            // Most objects must stay open.
             _ => self.poll(node),
         }
     }
 
     pub(in crate::random_calls) fn close_all(&mut self) {
-        // Creates that pend have added their objects by then.
+        // Pending creates have stored their objects by then.
         let is_over = |world: &Self| {
             let mut due = world
                 .callbacks
@@ -163,7 +163,7 @@ impl World {
             due.all(|callback| callback.calls.load(Ordering::Relaxed) > 0)
         };
         let is_over = (0..PASSES_MAX).any(|_| {
-            // Time passes behind two rounds in which nothing happens.
+            // Time advances after two rounds without events.
             self.pass(4);
             is_over(self)
         });
@@ -178,7 +178,7 @@ impl World {
             }
             all! { pds cqs listeners mrs srqs qps mws endpoints connectors }
         }
-        // Connectors that have come since.
+        // Connectors that arrived since.
         self.pass(50);
         for node in [0, 1] {
             for connector in self.pools[node].connectors.all() {
