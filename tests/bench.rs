@@ -24,7 +24,7 @@ fn bench(options: &str) -> Process {
 
 /// Network namespaces that contain a process.
 fn namespaces() -> BTreeSet<String> {
-    let processes = fs::read_dir("/proc").expect("there is /proc");
+    let processes = fs::read_dir("/proc").expect("a mounted /proc");
     let link = |entry: fs::DirEntry| fs::read_link(entry.path().join("ns/net")).ok();
     let links = processes.filter_map(|entry| link(entry.ok()?));
     links.map(|link| link.display().to_string()).collect()
@@ -86,7 +86,8 @@ fn two_rows_and_their_documents() {
     assert!(said.contains("latency-block") && said.contains("stream-to-kernel"), "{said}");
     assert!(!said.contains('\u{1b}'), "escape sequences without a terminal");
 
-    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("it is JSON");
+    let document: Value =
+        serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
     assert_eq!(document["schema"], "flue-bench/1");
     assert_eq!(document["settings"]["rounds"], 1);
     assert!(document["machine"]["kernel"].as_str().unwrap().starts_with("Linux"));
@@ -133,7 +134,8 @@ fn a_signal_ends_it_keeps_what_there_is_and_leaves_nothing() {
     run.signal(Signal::INT);
     run.expect_line("interrupted by SIGINT", LIMIT);
     run.expect_exit(1, LIMIT);
-    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("it is JSON");
+    let document: Value =
+        serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
     assert_eq!(document["interrupted_by"], 2);
     let names = document["namespaces"].as_array().unwrap().iter();
     assert_gone(&names.map(|name| name.as_str().unwrap().to_owned()).collect());
@@ -168,7 +170,7 @@ fn children_of(pid: u32) -> Vec<String> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let path = format!("/proc/{pid}/task/{pid}/children");
-        let children = fs::read_to_string(path).expect("it runs");
+        let children = fs::read_to_string(path).expect("a running process");
         if !children.trim().is_empty() {
             return children.split_whitespace().map(str::to_owned).collect();
         }

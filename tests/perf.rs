@@ -274,7 +274,7 @@ fn several_connections_both_ways() {
     for kind in ["write-bw", "read-bw", "send-bw"] {
         let client = format!("{kind} -q 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
         let results = bench.run(&format!("{kind} --progress manual"), &client);
-        assert_eq!(results[0]["iterations"], 1800, "both directions count");
+        assert_eq!(results[0]["iterations"], 1800, "iterations of both directions");
         assert_eq!(results[0]["verified"], true);
     }
     let results = bench.run("tcp-bw", "tcp-bw -q 3 -b -n 300 -s 2000");

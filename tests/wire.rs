@@ -192,7 +192,10 @@ fn between_flues(
         let there = scope.spawn(|| exchange(&mut server, 2, bytes, LIMIT));
         let here = exchange(&mut client, 1, bytes, LIMIT);
         assert_eq!(here.0, Stream::new(2).digest(bytes));
-        assert_eq!(there.join().expect("it does not panic").0, Stream::new(1).digest(bytes));
+        assert_eq!(
+            there.join().expect("a thread that does not panic").0,
+            Stream::new(1).digest(bytes)
+        );
     });
     Some((wire.finish(), [client, server]))
 }

@@ -107,10 +107,7 @@ fn wireshark_reads_what_we_read() {
     }
     assert!(differences.is_empty(), "\n{differences}");
     for (name, _) in KNOWN_FAULTS {
-        assert!(
-            messages.iter().any(|message| message.name == *name),
-            "no message is called {name}"
-        );
+        assert!(messages.iter().any(|message| message.name == *name), "no message named {name}");
     }
 }
 

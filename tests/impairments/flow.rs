@@ -80,7 +80,7 @@ impl Flows {
             End::Kernel(kernel) => {
                 // A socket belongs to the namespace in which it is created.
                 let connect = || TcpStream::connect_timeout(&address, LIMIT);
-                let socket = kernel.run(connect).expect("somebody listens");
+                let socket = kernel.run(connect).expect("a listening sink");
                 // The namespace's default may differ; root may set it on a socket.
                 set_tcp_congestion(&socket, KERNEL_CONGESTION).expect("Linux has CUBIC");
                 self.spawn("kernel source", move |stop| kernel_source(&socket, stop));
@@ -117,7 +117,7 @@ impl Flows {
         match self.failed.recv_timeout(time) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(why) => panic!("{why}"),
-            Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the flows own a sender"),
         }
         read().zip(before).map(|(now, before)| now - before).collect()
     }
@@ -184,7 +184,7 @@ fn connect(node: &Node<Streams>, address: SocketAddr) -> OffloadHandle {
         streams.status(handle).filter(|status| status.connected || status.closed)
     });
     let status = connected.expect("a running node");
-    assert!(status.connected, "somebody listens: {:?}", status.error);
+    assert!(status.connected, "not connected: {:?}", status.error);
     handle
 }
 

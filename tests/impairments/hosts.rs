@@ -32,7 +32,8 @@ pub(crate) fn flue_node(switch: &Switch, host: u8) -> Node<Streams> {
         bridge: Some(Switch::BRIDGE.into()),
         seed: Some(host.into()),
         psh: PushPolicy::QueueEmpty,
-        receive_window_bytes: u32::try_from(SOCKET_BYTES_MAX).expect("it fits"),
+        receive_window_bytes: u32::try_from(SOCKET_BYTES_MAX)
+            .expect("a buffer size within 32 bits"),
         ..NodeOptions::default()
     };
     // The TAP belongs to the namespace in which it is opened; the node's threads may run in another.

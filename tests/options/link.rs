@@ -235,7 +235,10 @@ fn host_addr(bench: &Bench) {
     let mut flue = start("--host-addr 10.0.0.1/24");
     let address = &link(&host, "tap2")["addr_info"][0];
     assert_eq!((&address["local"], &address["prefixlen"]), (&"10.0.0.1".into(), &24.into()));
-    drop(host.run(|| TcpStream::connect_timeout(&Bench::address(2), START)).expect("it accepts"));
+    drop(
+        host.run(|| TcpStream::connect_timeout(&Bench::address(2), START))
+            .expect("an accepted connection"),
+    );
     drop(flue.take_input());
     flue.expect_exit(0, START);
 }
@@ -327,7 +330,7 @@ fn txqueuelen(bench: &Bench) {
 
 /// Number of threads of the process whose name starts with `name`.
 fn threads(process: &Process, name: &str) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("a running process");
     let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
     // A thread that has just exited has no name.
     names.filter_map(Result::ok).filter(|found| found.starts_with(name)).count()

@@ -63,7 +63,7 @@ fn place(bench: &Bench) {
             bench.kernel.run(|| TcpStream::connect_timeout(&there, START))
         };
         if words.starts_with("10") {
-            let error = to(2).expect_err("it listens at the other address");
+            let error = to(2).expect_err("a listener on the other address");
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             drop(to(6).unwrap());
         } else {

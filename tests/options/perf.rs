@@ -48,7 +48,7 @@ fn is_displaced(bench: &Bench, options: &str) -> bool {
         bench.kernel.run(connect).expect("the server listens")
     });
     first.set_read_timeout(Some(DISPLACED)).expect("a limit");
-    let error = first.read(&mut [0]).expect_err("nothing is sent");
+    let error = first.read(&mut [0]).expect_err("a read without data");
     error.kind() == ErrorKind::ConnectionReset
 }
 
@@ -58,7 +58,7 @@ fn backlog(bench: &Bench) {
 }
 
 fn max_pending_mpa(bench: &Bench) {
-    assert!(!is_displaced(bench, ""), "1,024 may wait");
+    assert!(!is_displaced(bench, ""), "the default permits 1,024 pending connections");
     assert!(
         (0..4).any(|_| is_displaced(bench, "--max-pending-mpa 1")),
         "one pending connection in total"
@@ -272,7 +272,7 @@ fn stack(bench: &Bench) {
     let line = "perf tcp-bw -1 --stack kernel";
     let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
     server.expect_line("listening", START);
-    assert_eq!(bench.kernel.links(), ["eth0"], "the kernel's sockets need no TAP");
+    assert_eq!(bench.kernel.links(), ["eth0"], "kernel sockets require no TAP");
     let line = format!("perf tcp-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
     bench.start(&line, Output::Lines).expect_exit(0, START);
     server.expect_exit(0, START);
@@ -287,7 +287,7 @@ fn stack(bench: &Bench) {
 
 /// Number of times that the threads of a process have slept.
 fn sleeps(process: &Process) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("a running process");
     let of = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;

@@ -135,7 +135,7 @@ impl Guest {
             }
             assert!(
                 progress.status.is_none(),
-                "a command in the guest has ended with {:?} before it said {text:?}:\n{}",
+                "a command in the guest ended with {:?} without the output {text:?}:\n{}",
                 progress.status,
                 progress.lines.join("\n")
             );
@@ -194,7 +194,7 @@ impl Guest {
             }
             assert!(
                 Instant::now() < deadline,
-                "a command in the guest neither goes on nor ends; it said:\n{}",
+                "a command in the guest makes no progress; its output:\n{}",
                 said()
             );
         };

@@ -78,8 +78,13 @@ fn the_program_has_the_process_id_and_the_streams_of_the_launcher() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("flue starts");
     let id = child.id();
-    child.stdin.take().expect("a pipe").write_all(b"\0\xffasked").expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
+    child
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(b"\0\xffasked")
+        .expect("a program that reads its input");
+    let output = child.wait_with_output().expect("the end of the program");
     assert_eq!(output.stdout, [format!("{id}\n").as_bytes(), b"\0\xffasked"].concat());
     assert_eq!(output.stderr, b"said\n");
 }
@@ -166,7 +171,10 @@ fn directory_that_other_users_can_write_to_is_refused() {
     let scratch = Scratch::new();
     run(&mut launcher(&scratch, "", &["true"]));
     let directory = directory_in(&scratch.file(""));
-    assert_eq!(fs::metadata(&directory).expect("it is there").permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(&directory).expect("an existing file").permissions().mode() & 0o777,
+        0o700
+    );
     let refused = |what: &str| {
         let (output, _, err) = run(&mut launcher(&scratch, "", &["true"]));
         assert_eq!(output.status.code(), Some(3), "{what}: {err}");
@@ -287,7 +295,7 @@ fn program_without_a_loader_for_the_library_is_reported() {
         assert_eq!(err.lines().count(), 1, "{err}");
     }
     let other = compile(&scratch, "other", "int main(void) { return 0; }", &[]);
-    let mut image = fs::read(&other).expect("it is there");
+    let mut image = fs::read(&other).expect("an existing file");
     // e_machine: an unassigned value.
     image[18..20].copy_from_slice(&[0xf7, 0x7f]);
     fs::write(&other, image).expect("a file of this test");
@@ -318,7 +326,8 @@ fn program_with_file_capabilities_is_refused_to_a_user() {
     fs::copy(FLUE, &flue).expect("a copied file");
     fs::copy(library(), scratch.file("libflue_verbs.so")).expect("a copied file");
     fs::copy(find_tool("true").expect("a tool of coreutils"), &file).expect("a copied file");
-    setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty()).expect("root can");
+    setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty())
+        .expect("permitted to root");
     for (user, status) in [(0, Some(0)), (NOBODY, Some(3))] {
         let mut command = Command::new(&flue);
         command.args(["run", "--"]).arg(&file).uid(user).gid(user);

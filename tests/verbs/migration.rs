@@ -243,7 +243,7 @@ impl Guest {
             if let Ok(status) = other.wait(Duration::from_millis(50)) {
                 return status;
             }
-            assert!(Instant::now() < deadline, "runs on: {}", other.report());
+            assert!(Instant::now() < deadline, "still running: {}", other.report());
         }
     }
 
@@ -298,7 +298,7 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
     let [mut there, mut here] = [&mut source, &mut destination]
         .map(|guest| guest.monitor.memory(&scratch, 0, SIZE.memory << 20));
     let counter = here[COUNTER_AT..][..COUNTER_BYTES].to_vec();
-    assert_ne!(counter, [0; COUNTER_BYTES], "the guest's counter did not arrive");
+    assert_ne!(counter, [0; COUNTER_BYTES], "the guest's counter was not migrated");
     if state == State::Running {
         for memory in [&mut there, &mut here] {
             memory[COUNTER_AT..][..COUNTER_BYTES].fill(0);
@@ -306,7 +306,7 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
     }
     let difference = difference(&there, &here);
     assert!(difference.is_none(), "memory of source and destination differs: {difference:x?}");
-    assert!(here[PATTERN_AT..][..pattern.len()] == pattern, "the pattern did not arrive");
+    assert!(here[PATTERN_AT..][..pattern.len()] == pattern, "the pattern was not migrated");
     destination.monitor.run("cont", json!({}));
     destination.monitor.expect_status("running");
     destination.monitor.expect_count(&scratch, &counter);

@@ -167,7 +167,7 @@ fn rfc7306() {
         [("", "ATOMIC_NONE"), ("--rfc7306 off", "ATOMIC_NONE"), ("--rfc7306 on", "ATOMIC_HCA")]
     {
         let mut program = Group::start(&host, under_flue(options, "ibv_devinfo -v"));
-        program.wait(LIMIT).expect("it ends");
+        program.wait(LIMIT).expect("the end of the program");
         assert!(program.said().contains(capability), "{options}: {}", program.report());
     }
 }
@@ -220,7 +220,7 @@ fn log() {
     let mut program = under_flue(&options, "ibv_devinfo");
     program.env("FLUE_VERBS_RTR", "seldom");
     let mut program = Group::start(&host, program);
-    let status = program.wait(LIMIT).expect("it ends");
+    let status = program.wait(LIMIT).expect("the end of the program");
     assert!(status.success() && !program.said().contains("seldom"), "{}", program.report());
     let said = fs::read_to_string(&file).expect("the log");
     assert!(said.contains("FLUE_VERBS_RTR=seldom"), "{said}");
@@ -277,7 +277,7 @@ fn a_full_disk_leaves_the_program_alone() {
         let mut program = under_flue(&options, "ibv_devinfo");
         program.env("FLUE_VERBS_RTR", "seldom");
         let mut program = Group::start(&host, program);
-        let status = program.wait(LIMIT).expect("it ends");
+        let status = program.wait(LIMIT).expect("the end of the program");
         assert!(status.success(), "{options}: {}", program.report());
         let said = program.said();
         assert!(said.contains("hca_id"), "{options}: {said}");
@@ -312,7 +312,7 @@ fn receive_wait() {
         ("--rnr-timeout 60", "delivered"),
     ] {
         let mut ran = Group::start(&host, under_flue(options, &line));
-        let status = ran.wait(LIMIT).expect("it ends");
+        let status = ran.wait(LIMIT).expect("the end of the program");
         assert!(status.success() && ran.said().contains(outcome), "{options}: {}", ran.report());
     }
 }

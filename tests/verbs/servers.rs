@@ -67,7 +67,7 @@ impl Footprint {
     }
 }
 
-/// Sequential clients of the persistent server; the number where the run may take longer.
+/// Sequential clients of the persistent server; [`MANY_CLIENTS`] where the run may take longer.
 const CLIENTS: usize = 60;
 const MANY_CLIENTS: usize = 1000;
 /// Clients after which the server has allocated all that it needs for further ones.

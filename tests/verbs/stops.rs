@@ -31,7 +31,7 @@ fn state(process: u32) -> Option<char> {
 
 fn send(process: u32, signal: Signal) {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
-    kill_process(id, signal).expect("it runs");
+    kill_process(id, signal).expect("a running process");
 }
 
 /// Waits until all of the processes are stopped, or all run.
@@ -150,7 +150,7 @@ fn program_of_a_killed_launcher_ends_and_resets_its_peers() {
         plant.expect(1, "", &client, has_queue_pair);
         let address: SocketAddr = "10.9.0.1:7174".parse().expect("an address");
         let connect = || TcpStream::connect_timeout(&address, LIMIT);
-        let mut idle = plant.host.run(connect).expect("it listens");
+        let mut idle = plant.host.run(connect).expect("a listening program");
         plant.expect(0, "", &server, |found| found.len() == 2);
         let [launcher, program] = started(&server, "rping");
         send(launcher, Signal::KILL);
@@ -179,7 +179,7 @@ fn program_of_a_killed_monitor_ends() {
     let mut client = plant.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
     plant.expect(1, "", &client, has_queue_pair);
     let stat = fs::read_to_string(format!("/proc/{}/stat", server.process("rping")));
-    let stat = stat.expect("it runs");
+    let stat = stat.expect("a running process");
     let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1)?.parse().ok());
     send(parent.expect("a parent"), Signal::KILL);
     let ended = server.wait(RESET_LIMIT).map(|status| status.code());

@@ -168,7 +168,7 @@ fn the_launcher_of_a_node_is_as_if_it_were_not_there() {
         let mut line = under_flue(&Plant::node(0), "sh -c");
         line.arg(script).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = plant.host.spawn(&mut line).expect("flue starts");
-        child.wait_with_output().expect("it ends")
+        child.wait_with_output().expect("the end of the program")
     };
     let said = run("echo out; echo err >&2; exit 42");
     let texts = (said.stdout.as_slice(), said.stderr.as_slice());
