@@ -211,8 +211,7 @@ fn a_flue_pair_through_loss_and_reordering() {
 }
 
 /// Neither connection is offloaded, and both ends lose data and acknowledgments. All bytes arrive. The exit status of
-/// a node depends on timing: its peer exits 500 ms after its own end, possibly before its last acknowledgment is
-/// retransmitted.
+/// a node depends on timing: the other node exits 500 ms after its end, even if its last acknowledgment was lost.
 #[test]
 fn a_pair_that_stays_in_the_host_through_loss() {
     let pair = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10);

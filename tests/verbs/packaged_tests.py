@@ -1,4 +1,4 @@
-"""Runs the tests that Debian packages with pyverbs, and says what became of each: outcome, name and reason, with tabs.
+"""Runs the tests that Debian packages with pyverbs, and prints for each, separated by tabs: outcome, name and reason.
 
     packaged_tests.py SOURCE SCRATCH    the directory of the tests as packaged, and an empty one for copies that are not compressed
 """

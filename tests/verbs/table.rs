@@ -79,8 +79,8 @@ const fn pair(
     Row { server: Some(server), ..alone(name, package, client, says) }
 }
 
-/// Excludes the row from ordinary test runs: perftest measures the CPU clock for a fifth of a second at each size, and longer
-/// in its latency tests.
+/// Excludes the row from ordinary test runs: perftest measures the CPU clock for a fifth of a second at each size, and
+/// longer in its latency tests.
 const fn long(row: Row) -> Row {
     Row { in_ci: InCi::No, ..row }
 }

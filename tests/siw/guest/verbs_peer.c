@@ -38,7 +38,7 @@
 // Time limit: loss and a busy emulator are slow.
 #define WAIT_MS 60000
 
-// --- data exchanged by both ends ---------------------------------------------------------------------------------------
+// --- data exchanged by both ends -------------------------------------------------------------------------------------
 
 enum operation { SEND, SEND_SOLICITED, SEND_INVALIDATE, SEND_GATHERED, WRITE, WRITE_GATHERED, WRITE_INLINE, READ, CHECK };
 static const char *const operation_names[] = {
