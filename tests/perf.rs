@@ -349,9 +349,9 @@ fn tcp_of_the_node_and_of_the_kernel() {
     assert_eq!(results[0]["iterations"], 100, "requests sent by the server");
 }
 
-// The clock stops when the receiver has confirmed all data. A receiver that sleeps after the last bytes, or misses
-// the end of the run, would make a run of a fiftieth of a second a fifth of a second longer. One of many runs is
-// quick enough even if other processes use the CPU.
+// The clock stops when the receiver has confirmed all data. A run lasts a fiftieth of a second. A receiver that
+// sleeps after the last bytes, or misses the end of the run, would add a fifth of a second. One of many runs is quick
+// enough even if other processes use the CPU.
 #[test]
 fn nobody_sleeps_on_the_last_bytes() {
     if lacks(NEEDS) {

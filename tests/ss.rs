@@ -1,4 +1,4 @@
-//! `flue ss`, `flue offload` and `flue upload` on running nodes: the listing is correct, connections migrate while
+//! `flue ss`, `flue offload` and `flue upload` on running nodes. The listing is correct, connections migrate while
 //! data flows, and clients of the control socket do not affect the data path.
 
 use std::io::Write;

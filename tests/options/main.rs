@@ -1,5 +1,5 @@
-//! Effect of every option of `flue nc`, `flue rping` and `flue perf` as documented in its help: a row and a test for
-//! each, on real TAPs, compared with a run without the option or with another value.
+//! Effect of every option of `flue nc`, `flue rping` and `flue perf`, compared with its help. Each option has a row
+//! and a test on real TAPs, compared with a run without the option or with another value.
 //!
 //! Node options, chimney options and impairments are the same in the three commands. Their effect is tested once,
 //! with `flue nc` and a kernel peer; the resulting configuration is compared between the commands.

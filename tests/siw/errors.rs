@@ -30,8 +30,8 @@ pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
 /// Reaction of a responder to an invalid operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// Terminates the connection; the first octets of the Terminate: layer and type, code, M D R. siw swaps layer and
-    /// type, and has M D R in the lowest bits.
+    /// Terminates the connection. The value is the first octets of the Terminate: layer and type, code, M D R. siw
+    /// swaps layer and type, and has M D R in the lowest bits.
     Terminate([u8; 3]),
     /// Permits the operation.
     Allows,
@@ -63,8 +63,8 @@ const fn case(name: &'static str, siw: Answer, completes: i32, flue: Answer, eve
     Case { name, siw, completes, flue, event }
 }
 
-/// siw does not check the remote read right, accepts the invalidation of an unknown STag, reports a receive that is
-/// too short as a missing one, and detects the end of an address space only when it copies.
+/// siw does not check the remote read right, and accepts the invalidation of an unknown STag. It reports a receive
+/// that is too short as a missing one, and detects the end of an address space only when it copies.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     case("write-stag", Terminate([0x11, 0, 3]), SUCCESS, Terminate([0x11, 0, 0xc0]), ACCESS_ERROR),

@@ -51,8 +51,8 @@ impl Group {
                 None => command.env_remove(name),
             };
         }
-        // In its own process group: otherwise the exit of a stopped process can make the kernel send SIGHUP to the
-        // group of the tests, if the parents of that group have exited (nohup, some CI runners).
+        // In its own process group. Otherwise the exit of a stopped process can make the kernel send SIGHUP to the
+        // group of the tests. That occurs if the parents of that group have exited (nohup, some CI runners).
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = host

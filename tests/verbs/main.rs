@@ -1,5 +1,6 @@
-//! Unmodified programs of libibverbs and librdmacm under `flue run`: a table of programs, each with the command lines
-//! of both ends and the expected output; the launcher; symbol binding by the loader; and another release of Debian.
+//! Unmodified programs of libibverbs and librdmacm under `flue run`. A table lists the programs, each with the
+//! command lines of both ends and the expected output. Other tests cover the launcher, symbol binding by the loader,
+//! and another release of Debian.
 //!
 //! `tests/verbs/run` installs the programs and writes docs/measurements/verbs-programs.md. If a program is missing,
 //! its test reports that and passes; in CI it fails.
