@@ -1,5 +1,5 @@
-//! The yardsticks of `flue bench` on real TAPs: each moves its bytes, counts them at both ends, and says so
-//! in one line of JSON. Nothing here asks how fast.
+//! Baselines of `flue bench` on real TAPs: each transfers its bytes, counts them at both ends, and reports one line
+//! of JSON. Throughput is not judged.
 
 use std::process::{Command, Output};
 
@@ -22,10 +22,10 @@ fn run(arguments: &str) -> (Output, Value) {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
-/// Measures for 50 ms, and checks what has to hold of any run.
+/// Runs a measurement of 50 ms and checks the invariants of every result.
 fn measured(arguments: &str) -> Value {
     let (output, document) = run(&format!("{arguments} --seconds 0.05"));
     assert!(output.status.success(), "{arguments}: {document}");
@@ -38,7 +38,7 @@ fn measured(arguments: &str) -> Value {
     document
 }
 
-/// Bandwidth is what has arrived over the time it took.
+/// Runs a bandwidth baseline: its rate is the received bytes divided by the elapsed time.
 fn bandwidth(arguments: &str) -> Value {
     let document = measured(arguments);
     assert_eq!(document["unit"], "bps");
@@ -48,7 +48,7 @@ fn bandwidth(arguments: &str) -> Value {
     document["detail"].clone()
 }
 
-/// A latency is the median of its samples, which the histogram has, each once.
+/// Runs a latency baseline: its latency is the median of the samples, and the histogram counts each sample once.
 fn latency(arguments: &str) {
     let document = measured(arguments);
     assert_eq!(document["unit"], "ns");
@@ -77,7 +77,7 @@ flue_test_support::tests! { NEEDS;
         assert!(number(&detail["segment_bytes_mean"]) > 1460.0, "{detail}");
         assert_eq!(detail["checksum"], "header");
     };
-    /// The kernel verifies the sums that are made here.
+    /// The kernel verifies the checksums that flue computes.
     bare_tcp_send_plain => {
         let detail = bandwidth("bare-tcp-send --plain --checksum software");
         assert_eq!((&detail["segment_bytes_max"], &detail["checksum"]), (&1460.into(), &"software".into()));
@@ -89,13 +89,13 @@ flue_test_support::tests! { NEEDS;
     bare_tcp_recv => {
         assert!(number(&bandwidth("bare-tcp-recv")["segment_bytes_mean"]) > 1460.0);
     };
-    /// Here the sums that the kernel makes are verified.
+    /// flue verifies the checksums that the kernel computes.
     bare_tcp_recv_plain => {
         let detail = bandwidth("bare-tcp-recv --plain --mtu 9000");
         assert_eq!(detail["segment_bytes_max"], 8960);
         assert!(number(&detail["segment_bytes_mean"]) <= 8960.0, "{detail}");
     };
-    /// Frames are taken on by a thread of the kernel, merged; none may be lost or damaged on the way.
+    /// A kernel thread (threaded NAPI) processes merged frames; none is lost or corrupted.
     bare_tcp_plain_with_threaded_napi => {
         for kind in ["bare-tcp-send", "bare-tcp-recv"] {
             let detail = bandwidth(&format!("{kind} --plain --napi threaded"));

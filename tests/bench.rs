@@ -1,5 +1,5 @@
-//! `flue bench` on this machine: two rows of it for a moment, the documents that come of it, and that nothing is
-//! left. No figure is judged.
+//! `flue bench` on this machine: a short run of two rows, its documents, and the cleanup afterwards. Results are not
+//! judged.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,20 +17,20 @@ const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("unshare")];
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs it with these options in a namespace of the test's, where it makes its own.
+/// Starts `flue bench` with these options in a namespace of the test; it creates its own namespaces there.
 fn bench(options: &str) -> Process {
     Process::start(&Namespace::new(), command(FLUE, &format!("bench {options}")), Output::Lines)
 }
 
-/// The network namespaces in which there is any process.
+/// Network namespaces that contain a process.
 fn namespaces() -> BTreeSet<String> {
-    let processes = fs::read_dir("/proc").expect("there is /proc");
+    let processes = fs::read_dir("/proc").expect("a mounted /proc");
     let link = |entry: fs::DirEntry| fs::read_link(entry.path().join("ns/net")).ok();
     let links = processes.filter_map(|entry| link(entry.ok()?));
     links.map(|link| link.display().to_string()).collect()
 }
 
-/// Until no process is in any of these, which is a matter of processes that are being killed.
+/// Waits until none of these namespaces contains a process: killed processes exit asynchronously.
 fn assert_gone(names: &BTreeSet<String>) {
     let deadline = Instant::now() + LIMIT;
     while !names.is_disjoint(&namespaces()) {
@@ -43,14 +43,14 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// What holds of every summary.
+/// Checks the invariants of every summary.
 fn check_summary(summary: &Value) {
     let [min, median, max] = ["min", "median", "max"].map(|key| number(&summary[key]));
     assert!(min <= median && median <= max, "{summary}");
     assert!(number(&summary["samples"]) >= 1.0, "{summary}");
 }
 
-/// What holds of every line of a table, and how many of them have a ratio.
+/// Checks the invariants of every row of a table; returns the number of rows with a ratio.
 fn check_lines(contest: &Value) -> usize {
     let mut ratios = 0;
     for line in contest["lines"].as_array().expect("lines") {
@@ -84,9 +84,10 @@ fn two_rows_and_their_documents() {
     let said = run.all_lines(LIMIT);
     run.expect_exit(0, LIMIT);
     assert!(said.contains("latency-block") && said.contains("stream-to-kernel"), "{said}");
-    assert!(!said.contains('\u{1b}'), "no tricks where there is no terminal");
+    assert!(!said.contains('\u{1b}'), "escape sequences without a terminal");
 
-    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("it is JSON");
+    let document: Value =
+        serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
     assert_eq!(document["schema"], "flue-bench/1");
     assert_eq!(document["settings"]["rounds"], 1);
     assert!(document["machine"]["kernel"].as_str().unwrap().starts_with("Linux"));
@@ -126,14 +127,15 @@ fn a_signal_ends_it_keeps_what_there_is_and_leaves_nothing() {
     }
     let scratch = Scratch::new();
     let json = scratch.file("bench.json");
-    // More rounds than anybody waits for.
+    // More rounds than can finish before the signal.
     let options = format!("--rounds 99 --seconds 2 --only latency-block --json {}", json.display());
     let mut run = bench(&options);
     run.expect_line("samples: ", LIMIT);
     run.signal(Signal::INT);
     run.expect_line("interrupted by SIGINT", LIMIT);
     run.expect_exit(1, LIMIT);
-    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("it is JSON");
+    let document: Value =
+        serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
     assert_eq!(document["interrupted_by"], 2);
     let names = document["namespaces"].as_array().unwrap().iter();
     assert_gone(&names.map(|name| name.as_str().unwrap().to_owned()).collect());
@@ -156,23 +158,23 @@ fn sudden_death_leaves_nothing() {
     }
 }
 
-/// Whether it is more than a name that nobody has asked for yet.
+/// True if the process exists and is not a zombie.
 fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     !state.is_empty() && !state.starts_with(['Z', 'X'])
 }
 
-/// Once there are some: it has begun to measure.
+/// Children of the process, once it has some: then it has begun to measure.
 fn children_of(pid: u32) -> Vec<String> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let path = format!("/proc/{pid}/task/{pid}/children");
-        let children = fs::read_to_string(path).expect("it runs");
+        let children = fs::read_to_string(path).expect("a running process");
         if !children.trim().is_empty() {
             return children.split_whitespace().map(str::to_owned).collect();
         }
-        assert!(Instant::now() < deadline, "it starts nobody");
+        assert!(Instant::now() < deadline, "no child process started");
         std::thread::yield_now();
     }
 }

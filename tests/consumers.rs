@@ -1,5 +1,5 @@
-//! Byte streams and NDK on one node, one address and a real TAP: against another such node, and against the kernel's
-//! TCP, all at once. Every byte is checked.
+//! Byte streams and NDK on one node, one address and a real TAP: against another such node and against kernel TCP at
+//! the same time. Every byte is checked.
 
 #[path = "../rdma-over-tcp/tests/consumers/ends.rs"]
 #[allow(dead_code, reason = "another program has tests of more")]
@@ -21,17 +21,17 @@ use self::ends::{Calls, End, Host, LIMIT, MESSAGE_MAX, at};
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
 const MIB: u64 = 1 << 20;
-/// Each way of each byte stream.
+/// Bytes per direction of each byte stream.
 const BYTES: u64 = 8 * MIB;
-/// Each way of each queue pair.
+/// Messages per direction of each queue pair.
 const MESSAGES: u64 = 500;
 const STREAM_PORT: u16 = 5000;
 const NDK_PORT: u16 = 5001;
-/// Bytes given to a stream at once, and that may be unacknowledged.
+/// Bytes posted to a stream at once, and the limit of its unacknowledged bytes.
 const CHUNK: usize = 64 * 1024;
 const WINDOW: usize = 1 << 20;
 
-/// A node on a TAP that is plugged into the switch.
+/// Node on a TAP attached to the switch.
 fn host(switch: &Switch, index: usize, vnet: VnetMode) -> Host {
     let name = format!("tap{index}");
     let options = TapOptions::new(&name, 1500, vnet);
@@ -39,7 +39,7 @@ fn host(switch: &Switch, index: usize, vnet: VnetMode) -> Host {
     ends::start(index, Box::new(opened.link))
 }
 
-/// Sends and reads until both ways are through; then nothing has been lost, added or mixed up.
+/// Sends and receives until both directions are complete, and verifies that the received stream is exact.
 fn stream_both_ways(node: &Node<Streams>, handle: OffloadHandle, seeds: [u64; 2]) {
     let (mut source, mut sent, mut chunk) = (Stream::new(seeds[0]), 0, vec![0; CHUNK]);
     let mut summer = HashingSink::default();
@@ -62,7 +62,7 @@ fn stream_both_ways(node: &Node<Streams>, handle: OffloadHandle, seeds: [u64; 2]
     assert_eq!(summer.finish(), Stream::new(seeds[1]).digest(BYTES));
 }
 
-/// Messages of all lengths both ways; each end knows what the other one sends.
+/// Sends messages of all lengths both ways; each end can compute the expected data of the other.
 fn messages_both_ways(end: &End, seeds: [u64; 2]) {
     let [mut ours, mut theirs] = seeds.map(Stream::new);
     for message in 0..MESSAGES {
@@ -82,7 +82,7 @@ fn consumers_share_an_address(vnet: VnetMode) {
     let switch = Switch::new(1500);
     let kernel = switch.host("10.3.0.9/24");
     let hosts = [0, 1].map(|index| host(&switch, index, vnet));
-    // A listener of each kind at either end.
+    // One listener of each kind at either end.
     let listeners = hosts.each_ref().map(|host| {
         let index = usize::from(!std::ptr::eq(host, &hosts[0]));
         let (listener, _) = host.streams.listen(at(index, STREAM_PORT)).unwrap();
@@ -110,7 +110,7 @@ fn consumers_share_an_address(vnet: VnetMode) {
     peer.finish().assert_received(Stream::new(6).digest(BYTES));
     let engines = hosts.each_ref().map(|host| host.ndk.with_engine(|engine, _| engine.stats()));
     let [ours, theirs] = engines.map(|stats| (stats.initiates, stats.initiate_failures));
-    assert_eq!((ours, theirs), ((3, 0), (4, 0)), "all of them were offloaded");
+    assert_eq!((ours, theirs), ((3, 0), (4, 0)), "every connection was offloaded");
 }
 
 #[test]

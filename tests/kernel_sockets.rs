@@ -1,5 +1,5 @@
-//! Queue pairs on the kernel's TCP sockets: between processes, with nodes on TAPs, without privileges, and to their
-//! ends.
+//! Queue pairs on kernel TCP sockets: between processes, with nodes on TAPs, without privileges, and connection
+//! teardown.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -29,7 +29,7 @@ fn start(host: &Namespace, arguments: &str) -> Process {
     Process::start(host, command(FLUE, arguments), Output::Lines)
 }
 
-/// A namespace with its loopback only.
+/// Namespace with loopback only.
 fn machine() -> Namespace {
     let host = Namespace::new();
     host.ip("link set lo up");
@@ -82,11 +82,11 @@ fn rping_over_loopback() {
         let said = ping(&host, &server, &client);
         assert!(said.contains("100 pings"), "{said}");
     }
-    // Of all addresses.
+    // The server listens on all addresses.
     ping(&host, "rping -s --transport kernel", "rping -c --transport kernel -a 127.0.0.9 -C 1");
 }
 
-// The other end is a node on a TAP, with its host stack and offload target.
+// The peer is a node on a TAP, with its host stack and offload target.
 #[test]
 fn rping_with_a_node() {
     if lacks(NEEDS) || lacks(&[Need::Tun]) {
@@ -148,7 +148,7 @@ fn the_lab_between_namespaces() {
     assert!(frames.len() > 100, "{} frames", frames.len());
 }
 
-// A container without /dev/net/tun, whose user may not make namespaces: over loopback.
+// An unprivileged user in a container without /dev/net/tun or user namespaces: the lab runs over loopback.
 #[test]
 fn the_lab_of_nobody() {
     if lacks(NEEDS) || lacks(&[Need::InitialRoot, Need::Tool("setpriv"), Need::Tool("unshare")]) {
@@ -166,7 +166,7 @@ fn the_lab_of_nobody() {
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={ORDINARY_USER_ID}")).arg(format!("--regid={ORDINARY_USER_ID}"));
     command.args(["--clear-groups", "--inh-caps=-all", "--"]);
-    // The limit is that of a user namespace of the script's own.
+    // The script limits user namespaces inside a user namespace of its own.
     command.args(["unshare", "--map-root-user", "--mount", "--", "sh", "-c", &script]);
     command.current_dir(Path::new("/"));
     let mut lab = Process::start(&host, command, Output::Lines);
@@ -176,7 +176,7 @@ fn the_lab_of_nobody() {
     assert_eq!(said.matches("that is the file's").count(), 3, "{said}");
 }
 
-// Whoever is left hears of it, whatever ends the other process.
+// The surviving peer detects the end of the connection, for every kind of process exit.
 #[test]
 fn an_end_is_seen_by_the_peer() {
     if lacks(NEEDS) {
@@ -250,7 +250,7 @@ fn options_of_nodes_are_refused() {
     }
 }
 
-// A peer that no frame reaches any more: the kernel gives up, and says so.
+// Unreachable peer: the kernel gives up, and flue reports the timeout.
 #[test]
 fn a_peer_that_is_gone() {
     if lacks(NEEDS) {
@@ -266,7 +266,7 @@ fn a_peer_that_is_gone() {
     let mut server = start(&far, "perf write-bw --stack kernel");
     server.expect_line("listening", LIMIT);
     let mut client = start(&near, "perf write-bw --stack kernel 10.66.0.2 -D 300 --interval 1");
-    // It writes.
+    // The client has begun to write.
     client.expect_line("1.0", LIMIT);
     far.ip("link set v0 down");
     client.expect_exit(1, LIMIT);
@@ -274,13 +274,13 @@ fn a_peer_that_is_gone() {
     assert!(said.contains("flue perf: ") && said.contains("TCP"), "{said}");
 }
 
-/// Connections of [`a_wire_that_loses`], those of them that carry data, and the bytes of each, both ways.
+/// Connections of [`a_wire_that_loses`], the number that carry data, and the bytes per direction of each.
 const CONNECTIONS: usize = 1000;
 const LANES: usize = 50;
 const LANE_BYTES: usize = 2 << 20;
 const WORD_BYTES: u32 = 4;
 
-/// One end: all queue pairs use one completion queue, and one buffer whose first half is sent from.
+/// One endpoint: all queue pairs share one completion queue and one buffer, whose first half is the send area.
 struct End {
     adapter: Adapter,
     cq: Cq,
@@ -290,7 +290,8 @@ struct End {
 }
 
 impl End {
-    /// Makes all connections: as the client of `server`, or as a server that tells where it listens.
+    /// Establishes all connections: as the client of `server`, or as a server that reports its address on
+    /// `listening`.
     fn connect(seed: u64, server: Option<SocketAddr>, listening: &Sender<SocketAddr>) -> Self {
         let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
         let waiter = &mut adapter.clone();
@@ -328,8 +329,8 @@ impl End {
         Self { adapter, cq, pairs, token: mr.local_token(), buffer }
     }
 
-    /// Sends the first half of the buffer into the second half of the peer's, a part by each lane, and a word behind
-    /// each part; waits until all of it is done and the peer's words have come.
+    /// Writes the first half of the buffer to the second half of the peer's, one part per lane, followed by a word.
+    /// Waits until all requests complete and the peer's words have arrived.
     fn exchange(&self, (address, token): (u64, u32)) {
         let lanes = || self.pairs[..LANES].iter().map(|(qp, _)| qp).enumerate();
         for (number, qp) in lanes() {
@@ -359,17 +360,17 @@ impl End {
     }
 }
 
-/// What the ends tell each other aside.
+/// Out-of-band exchange between the two endpoints.
 struct Aside {
     tell: Sender<(u64, u32)>,
     hear: Receiver<(u64, u32)>,
 }
 
-/// One end from its connections to the digest.
+/// Runs one endpoint from connection setup to the digest.
 fn one_end(seeds: [u64; 2], server: Option<SocketAddr>, up: &Sender<SocketAddr>, aside: &Aside) {
     let end = End::connect(seeds[0], server, up);
     for (qp, _) in &end.pairs[..LANES] {
-        // The word lies behind what is sent and received.
+        // The word is stored after the send and receive areas.
         let address = end.buffer.address() + (2 * LANES * LANE_BYTES) as u64;
         qp.receive(2, &[Sge { address, length: WORD_BYTES, token: end.token }]).unwrap();
     }
@@ -377,12 +378,12 @@ fn one_end(seeds: [u64; 2], server: Option<SocketAddr>, up: &Sender<SocketAddr>,
     let peer = aside.hear.recv_timeout(LIMIT).unwrap();
     end.exchange(peer);
     end.assert_received(seeds[1]);
-    // Nobody ends before the other has all.
+    // Neither endpoint disconnects before the other has received everything.
     aside.tell.send((0, 0)).unwrap();
     aside.hear.recv_timeout(LIMIT).unwrap();
 }
 
-// A thousand connections, and 100 MiB each way on fifty of them, while one frame in a hundred is lost.
+// 1,000 connections, 100 MiB per direction on fifty of them, at 1% frame loss.
 #[test]
 fn a_wire_that_loses() {
     if lacks(NEEDS) || lacks(&[Need::Tun]) {

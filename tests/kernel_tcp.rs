@@ -1,10 +1,10 @@
-//! `flue nc` against kernel TCP: every byte, both ways, at every shape of link, through loss.
+//! `flue nc` against kernel TCP: every byte in both directions, on every link type, with and without loss.
 //!
-//! The kernel knows nothing of the chimney. If it gets the stream and gives the stream, then
-//! hand-over (CH-FWD-2), sending (CH-SND-1), receiving (CH-IND-1) and closing (CH-DIS-6) held.
-//! What flue counted tells by which way: how many segments, how many pushes, what was sent twice, and why.
+//! The kernel does not depend on the chimney. An exact stream in both directions proves the hand-over (CH-FWD-2),
+//! send (CH-SND-1), receive (CH-IND-1) and disconnect (CH-DIS-6) rules. flue's counters show segments, pushes,
+//! retransmissions and their reasons.
 //!
-//! Limits: [`LONG`] for a gibibyte each way and for loss, [`SHORT`] for the rest.
+//! Limits: [`LONG`] for one GiB per direction and for loss, [`SHORT`] otherwise.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -32,13 +32,13 @@ const START: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_secs(300);
 const LONG: Duration = Duration::from_secs(900);
 
-/// Octets of a net buffer list at most: `flue nc` posts one for each read of its input.
+/// Maximum octets of a net buffer list: `flue nc` posts one per read of its input.
 const LIST_BYTES_MAX: u64 = 64 * 1024;
 
-/// Octets that `flue nc` has posted and the peer has not acknowledged, at most.
+/// Maximum octets that `flue nc` has posted and the peer has not acknowledged.
 const IN_FLIGHT_BYTES_MAX: u64 = MIB + LIST_BYTES_MAX;
 
-/// Who opens the connection.
+/// Side that opens the connection.
 #[derive(Clone, Copy, Debug)]
 enum Opener {
     Kernel,
@@ -52,7 +52,7 @@ enum Family {
 }
 
 impl Family {
-    /// The address of the kernel (1) or of flue (2).
+    /// Address of the kernel (`host` 1) or of flue (`host` 2).
     fn address(self, host: u8) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::new(10, 0, 0, host).into(),
@@ -69,7 +69,7 @@ impl Family {
     }
 }
 
-/// What flue says of its offloaded connection when it ends.
+/// Counters that flue reports when its offloaded connection ends.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     segments: u64,
@@ -80,10 +80,10 @@ struct Counted {
 }
 
 impl Counted {
-    /// `None`: the connection was never offloaded.
+    /// Reads the counters; `None` if the connection was never offloaded.
     fn of(flue: &mut Process) -> Option<Self> {
         let line = flue.expect_line("ended: ", START);
-        let (_, counts) = line.split_once("; ").expect("the line has two parts");
+        let (_, counts) = line.split_once("; ").expect("counters after a semicolon");
         if counts == "never offloaded" {
             return None;
         }
@@ -92,35 +92,35 @@ impl Counted {
             [segments, pushes, retransmitted, recoveries, timeouts] => {
                 Some(Self { segments, pushes, retransmitted, recoveries, timeouts })
             }
-            _ => panic!("not five counts: {line}"),
+            _ => panic!("expected five counters: {line}"),
         }
     }
 }
 
-/// One conversation.
+/// One transfer between flue and the kernel.
 #[derive(Debug)]
 struct Talk<'a> {
     opener: Opener,
     family: Family,
-    /// More options of flue.
+    /// Additional options of flue.
     options: &'a str,
-    /// The kernel's part.
+    /// Actions of the kernel's side.
     plan: Plan,
-    /// What flue sends.
+    /// Bytes that flue sends.
     flue_bytes: u64,
     limit: Duration,
 }
 
 impl Talk<'_> {
-    /// Both send `bytes`, at the same time.
+    /// Transfer in which both sides send `bytes` at the same time.
     fn both(opener: Opener, options: &str, bytes: u64) -> Talk<'_> {
         let plan = Plan::send(KERNEL_SEED, bytes);
         let limit = if bytes < GIB { SHORT } else { LONG };
         Talk { opener, family: Family::V4, options, plan, flue_bytes: bytes, limit }
     }
 
-    /// Runs it, flue in `adapter` with `place` as options of its TAP. Both streams arrive whole,
-    /// flue ends with 0, and its TAP ends with it.
+    /// Runs the transfer with flue in `adapter` and `place` as its TAP options. Checks that both streams are exact,
+    /// flue exits with 0, and its TAP is removed.
     fn run(self, kernel: &Namespace, adapter: &Namespace, place: &str) -> Option<Counted> {
         let Self { opener, family, options, plan, flue_bytes, limit } = self;
         let kernel_sends = Stream::new(plan.seed).digest(plan.send_bytes);
@@ -150,24 +150,27 @@ impl Talk<'_> {
         flue.expect_exit(0, limit);
         let counted = Counted::of(&mut flue);
         assert!(input_error.is_none(), "flue stopped reading its input: {input_error:?}");
-        assert_eq!(received, kernel_sends, "what flue wrote is not what the kernel sent");
+        assert_eq!(
+            received, kernel_sends,
+            "data written by flue differs from data sent by the kernel"
+        );
         peer.finish().assert_received(Stream::new(FLUE_SEED).digest(flue_bytes));
         let links = adapter.links();
-        assert!(!links.contains(&"tap0".to_owned()), "the TAP outlived its process: {links:?}");
+        assert!(!links.contains(&"tap0".to_owned()), "the TAP was not removed at exit: {links:?}");
         counted
     }
 
-    /// Kernel and adapter share a TAP: nothing between them, so nothing is lost.
+    /// Runs the transfer with kernel and adapter on one TAP: no device between them drops frames.
     fn on_one_tap(self) -> Option<Counted> {
         let host = Namespace::new();
         let place = format!("--host-addr {}", self.family.prefix(1));
         self.run(&host, &host, &place)
     }
 
-    /// As [`Self::on_one_tap`], offloaded from its first byte, and hardly anything is sent twice: a kernel
-    /// that waits for a processor for 2 ms gets a tail loss probe (RFC 8985 §7), and a reader that does gets
-    /// its socket's backlog full, which loses a segment. Segments hold at most `mtu` bytes; each list ends
-    /// in a push (CH-SND-5). The counters may miss what was in flight last, [`IN_FLIGHT_BYTES_MAX`].
+    /// Runs [`Self::on_one_tap`] with the connection offloaded from its first byte and hardly any retransmission. A
+    /// kernel that is not scheduled for 2 ms receives a tail loss probe (RFC 8985 §7). A reader that is not scheduled
+    /// fills its socket's backlog, which drops a segment. Segments hold at most `mtu` bytes; each list ends in a push
+    /// (CH-SND-5). The counters may miss the last data in flight, [`IN_FLIGHT_BYTES_MAX`].
     fn cleanly(self, mtu: u64) {
         let seen_bytes = self.flue_bytes.saturating_sub(IN_FLIGHT_BYTES_MAX);
         let run = || {
@@ -183,31 +186,32 @@ impl Talk<'_> {
         });
     }
 
-    /// The same conversation, to be had another time.
+    /// Copy of the transfer for another run.
     fn again(&self) -> Self {
         let Plan { seed, send_bytes, ref pace, end, receive_buffer_bytes } = self.plan;
         let pace = match *pace {
             Pace::Free => Pace::Free,
             Pace::Slow { bytes, pause } => Pace::Slow { bytes, pause },
-            Pace::Held(_) => panic!("who is released is released once"),
+            Pace::Held(_) => panic!("a held transfer is released once"),
         };
         let plan = Plan { seed, send_bytes, pace, end, receive_buffer_bytes };
         Self { plan, ..*self }
     }
 }
 
-/// 64 MiB each way through a switch that loses `hundredths` of a percent in each direction.
+/// Transfers 64 MiB per direction through a switch that drops `hundredths` hundredths of a percent in each direction.
 fn through_loss(hundredths: u32, mtu: u32, opener: Opener, options: &str) {
     let switch = Switch::new(mtu);
     let kernel = switch.host(&Family::V4.prefix(1));
     switch.lose(hundredths, Direction::Both);
     let talk = Talk { limit: LONG, ..Talk::both(opener, options, 64 * MIB) };
     let place = format!("--bridge {} --mtu {mtu}", Switch::BRIDGE);
-    let counted = talk.run(&kernel, switch.namespace(), &place).expect("it was offloaded");
-    assert!(switch.lost_frames() > 0, "the loss struck nothing");
+    let counted =
+        talk.run(&kernel, switch.namespace(), &place).expect("the connection was offloaded");
+    assert!(switch.lost_frames() > 0, "the switch dropped no frame");
     let Counted { segments, pushes: _, retransmitted, recoveries, timeouts } = counted;
-    assert!(recoveries + timeouts > 0, "what was lost was not missed: {counted:?}");
-    // Each loss costs little more than itself: SACK and RACK resend nothing wholesale.
+    assert!(recoveries + timeouts > 0, "no recovery or timeout despite loss: {counted:?}");
+    // SACK and RACK retransmit little more than the lost segments.
     assert!(retransmitted < segments / 5, "{counted:?}");
 }
 
@@ -231,23 +235,23 @@ flue_test_support::tests! { NEEDS;
         let counted = Talk::both(Opener::Kernel, "--offload never", 16 * MIB).on_one_tap();
         assert!(counted.is_none(), "{counted:?}");
     };
-    /// Each side's bytes before the hand-over come first, those after it later.
+    /// Bytes sent before the hand-over precede those sent after it, in both directions.
     offloaded_once_it_has_carried_something => {
         let counted = Talk::both(Opener::Kernel, "--offload auto", 16 * MIB).on_one_tap();
         assert!(counted.is_some_and(|counted| counted.segments > 0), "{counted:?}");
     };
-    /// The kernel is done before flue has said much (CH-IND-1: its FIN, while sends wait).
+    /// The kernel's FIN arrives while flue's sends are outstanding (CH-IND-1).
     the_kernel_half_closes_first => {
         let plan = Plan::send(KERNEL_SEED, 1);
         Talk { plan, ..Talk::both(Opener::Kernel, "", 64 * MIB) }.cleanly(1500);
     };
-    /// Flue's FIN leaves the other direction open (CH-DIS-6 is about a second one).
+    /// flue's FIN leaves the other direction open (CH-DIS-6 covers a second disconnect).
     flue_half_closes_first => {
         let plan = Plan { end: End::AnswerPeer, ..Plan::send(KERNEL_SEED, 64 * MIB) };
         Talk { plan, flue_bytes: 1, ..Talk::both(Opener::Kernel, "", 0) }.cleanly(1500);
     };
     nothing_but_a_close => assert!(Talk::both(Opener::Flue, "", 0).on_one_tap().is_some());
-    /// Windows that close and open many times.
+    /// The receive window closes and opens many times.
     a_slow_reader => {
         let pace = Pace::Slow { bytes: 64 * 1024, pause: Duration::from_millis(2) };
         let receive_buffer_bytes = Some(32 * 1024);
@@ -261,7 +265,7 @@ flue_test_support::tests! { NEEDS;
     five_percent_of_loss_mtu_1500_plain => through_loss(500, 1500, Opener::Flue, "--vnet off");
     five_percent_of_loss_mtu_9000_plain => through_loss(500, 9000, Opener::Kernel, "--vnet off");
     five_percent_of_loss_vnet => through_loss(500, 1500, Opener::Flue, "--vnet on");
-    /// Flue's own weather, repeatable by its seed.
+    /// flue's own impairments, repeatable by seed.
     reordered_duplicated_and_corrupted_frames => {
         let options = "--vnet off --reorder 2 --dup 2 --corrupt 1 --drop 1";
         let counted = Talk::both(Opener::Kernel, options, 16 * MIB).on_one_tap();

@@ -1,8 +1,8 @@
-//! Sudden deaths: whoever survives says what happened and within what limit, and nothing is left.
+//! Abrupt failures: the surviving side reports the failure within its limit and cleans up.
 //!
-//! Limits: with `--max-retransmissions 3` an offloaded connection is given up 3 s after the last answer
-//! (time-outs of 0.2, 0.4, 0.8 and 1.6 s), or 1.6 s if the window was closed then (0.2, and probes after 0.2,
-//! 0.4 and 0.8 s); [`GIVES_UP`] leaves room for a loaded machine.
+//! Limits: with `--max-retransmissions 3` an offloaded connection is aborted 3 s after the last acknowledgment
+//! (timeouts of 0.2, 0.4, 0.8 and 1.6 s). With a closed window it is aborted after 1.6 s (0.2, and probes after 0.2,
+//! 0.4 and 0.8 s). [`GIVES_UP`] includes a margin for a loaded machine.
 
 use std::io;
 use std::net::TcpStream;
@@ -24,23 +24,23 @@ const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
 const GIVES_UP: Duration = Duration::from_secs(120);
-/// The least that three tries take, less the time since the last answer.
+/// Minimum duration of three retransmissions, minus the time since the last acknowledgment.
 const TRIES: Duration = Duration::from_millis(1400);
-/// Bytes after which a transfer is in its middle.
+/// Bytes received before the failure is injected.
 const MIDDLE: u64 = 10 << 20;
 const NO_ANSWER: &str = "TCP: peer does not answer (retransmission limit)";
 
-/// What ends a connection whose peer does not answer.
+/// Retransmission limit of the connections.
 const TRIES_MAX: &str = "--max-retransmissions 3";
 
-/// Feeds what never ends; the error is how it ended.
+/// Feeds an endless stream; the error is the reason it ended.
 fn feed(mut input: ChildStdin) -> JoinHandle<io::Result<u64>> {
     thread::spawn(move || io::copy(&mut Stream::new(1), &mut input))
 }
 
 fn read_to_the_middle(from: impl io::Read) {
     let read = io::copy(&mut from.take(MIDDLE), &mut io::sink());
-    assert_eq!(read.expect("the transfer begins"), MIDDLE);
+    assert_eq!(read.expect("data before the failure"), MIDDLE);
 }
 
 fn no_tap_is_left(host: &Namespace) {
@@ -57,18 +57,18 @@ fn the_kernel_survives_flue() {
     bench.kernel.sysctl("net/ipv4/tcp_retries2", "3");
     let mut flue = bench.listen_at(2, TRIES_MAX, Output::Bytes);
     let peer = KernelPeer::connect(&bench.kernel, Bench::address(2), Plan::send(1, u64::MAX));
-    // Held: a pipe that nobody will read ends flue in order.
+    // Held open: flue exits when the reader of its pipe is closed.
     let mut output = flue.take_output();
     read_to_the_middle(&mut output);
     flue.signal(Signal::KILL);
     flue.wait(START);
     no_tap_is_left(bench.switch.namespace());
     let outcome = peer.finish();
-    assert!(outcome.send_error.is_some(), "the kernel believes that all was sent");
+    assert!(outcome.send_error.is_some(), "the kernel's send succeeded");
     assert!(outcome.sent.bytes >= MIDDLE);
 }
 
-/// flue in the middle of sending without end, and the kernel that receives.
+/// flue sending an endless stream to a receiving kernel.
 struct Sending {
     bench: Bench,
     flue: Process,
@@ -88,7 +88,7 @@ impl Sending {
     }
 }
 
-/// The survivor's peer does not answer any more: it says so, not before its tries are over, and ends.
+/// Checks that flue, whose peer no longer responds, reports the failure after all retransmissions, and exits.
 fn gives_up(flue: &mut Process, begin: Instant) {
     flue.expect_line(NO_ANSWER, GIVES_UP);
     let took = begin.elapsed();
@@ -96,7 +96,7 @@ fn gives_up(flue: &mut Process, begin: Instant) {
     flue.expect_exit(1, START);
 }
 
-/// While flue sends, `vanish` takes its peer away.
+/// Runs `vanish`, which removes the peer, while flue sends.
 fn flue_survives_the_kernel(vanish: impl FnOnce(&Bench)) {
     if lacks(NEEDS) {
         return;
@@ -105,7 +105,7 @@ fn flue_survives_the_kernel(vanish: impl FnOnce(&Bench)) {
     let begin = Instant::now();
     vanish(&bench);
     gives_up(&mut flue, begin);
-    assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
+    assert!(feeder.join().unwrap().is_err(), "an endless stream ended");
     no_tap_is_left(bench.switch.namespace());
 }
 
@@ -129,14 +129,14 @@ fn one_adapter_survives_the_other() {
     let line = format!("nc 10.0.0.2 5000 {} {TRIES_MAX}", Bench::plug(3));
     let mut client = bench.start(&line, Output::Bytes);
     let feeder = feed(client.take_input());
-    // Held: a pipe that nobody will read ends the server in order.
+    // Held open: the server exits when the reader of its pipe is closed.
     let mut output = server.take_output();
     read_to_the_middle(&mut output);
     let begin = Instant::now();
     server.signal(Signal::KILL);
     server.wait(START);
     gives_up(&mut client, begin);
-    assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
+    assert!(feeder.join().unwrap().is_err(), "an endless stream ended");
     no_tap_is_left(bench.switch.namespace());
 }
 
@@ -148,11 +148,11 @@ fn a_reset_by_the_kernel_is_told_and_is_status_1() {
     let host = Namespace::new();
     let line = "nc -l 5000 --tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
     let mut flue = Process::start(&host, command(FLUE, line), Output::Lines);
-    // Held open: an input that ends would end the run in order.
+    // Held open: end of input would close the connection normally.
     let _input = flue.take_input();
     flue.expect_line("listening", START);
     let socket = host.run(|| TcpStream::connect_timeout(&Bench::address(2), START)).unwrap();
-    // A connection that is reset before flue has taken it is nobody's: flue goes on listening.
+    // A connection reset before flue accepts it is dropped, and flue keeps listening.
     flue.expect_line("connected", START);
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
     drop(socket);
@@ -170,6 +170,6 @@ fn a_signal_is_told_and_is_status_1() {
     flue.signal(Signal::TERM);
     flue.expect_line("interrupted by SIGTERM", START);
     flue.expect_exit(1, START);
-    assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
+    assert!(feeder.join().unwrap().is_err(), "an endless stream ended");
     no_tap_is_left(bench.switch.namespace());
 }

@@ -1,5 +1,5 @@
-//! `flue lab`: the demonstration is a test. Two adapters, a hand-over, Send, Write and Read, and
-//! Wireshark agreeing with every field.
+//! `flue lab`, whose demonstration is also a test: two adapters, a hand-over, Send, Write and Read, with every field
+//! checked by Wireshark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,19 +18,19 @@ use serde_json::Value;
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
 const LIMIT: Duration = Duration::from_secs(300);
-/// Bytes of the files that Wireshark looks at.
+/// Bytes of the transferred files in runs that Wireshark checks.
 const FILE_BYTES: usize = 3_000_001;
 const FILE_SEED: u64 = 11;
-/// Runs that the lab has, to show a capture without a remark.
+/// Maximum runs of the lab until one capture has no Wireshark remark.
 const TRIES: usize = 12;
 
-/// One lab after the other: where nodes wait for a processor they take that for loss, and rightly.
+/// Serializes the labs: nodes that are not scheduled in time treat the delay as loss.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file to pass, the same each time.
+/// File to transfer, with fixed contents.
 fn payload(scratch: &Scratch) -> PathBuf {
     let file = scratch.file("payload");
     let mut bytes = vec![0; FILE_BYTES];
@@ -39,20 +39,20 @@ fn payload(scratch: &Scratch) -> PathBuf {
     file
 }
 
-/// The lab with what it writes in `scratch`.
+/// Lab command that writes its files to `scratch`.
 fn lab(scratch: &Scratch, options: &str) -> Command {
     let (file, capture) = (payload(scratch), scratch.file("lab.pcapng"));
     let fixed = format!("lab --file {} --pcap {}", file.display(), capture.display());
     command(FLUE, &format!("{fixed} {options}"))
 }
 
-/// Runs it to its end in a namespace of its own, which must be as empty afterwards.
+/// Runs the command to its end in its own namespace, which must have no links afterward.
 fn run(command: Command) -> String {
     let _turn = turn();
     let host = Namespace::new();
     let mut lab = Process::start(&host, command, Output::Lines);
     lab.expect_exit(0, LIMIT);
-    assert!(host.links().is_empty(), "the lab leaves {:?}", host.links());
+    assert!(host.links().is_empty(), "links not removed by the lab: {:?}", host.links());
     lab.all_lines(LIMIT)
 }
 
@@ -87,7 +87,8 @@ fn json_is_one_document_and_nothing_else() {
     let [file, capture] = [file, capture].map(|path| path.display().to_string());
     let arguments = ["lab", "--json", "--seed", "5", "--file", &file, "--pcap", &capture];
     let output = host.output(FLUE, &arguments);
-    let document: Value = serde_json::from_str(&output).expect("standard output is one document");
+    let document: Value =
+        serde_json::from_str(&output).expect("one JSON document on standard output");
     assert_eq!(document["schema"], "flue.lab");
     assert_eq!(document["schema_version"], 1);
     assert_eq!(document["ok"], true);
@@ -100,7 +101,7 @@ fn json_is_one_document_and_nothing_else() {
     for operation in operations {
         assert_eq!(operation["bytes"], FILE_BYTES);
         assert_eq!(operation["offload_state"], "Offloaded");
-        // Of 1448 octets each, with the headers of FPDUs among them.
+        // Segments hold at most 1448 octets, FPDU headers included.
         assert!(operation["segments"].as_u64().unwrap() > FILE_BYTES as u64 / 1448);
         assert!(operation["psh_segments"].as_u64().unwrap() > 0);
     }
@@ -115,7 +116,7 @@ fn a_file_goes_over_whole() {
     let said = run(lab(&scratch, ""));
     let digest = Stream::new(FILE_SEED).digest(FILE_BYTES as u64);
     let hex: String = digest.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(said.contains(&hex), "the lab does not tell the file's digest {hex}:\n{said}");
+    assert!(said.contains(&hex), "digest {hex} not in the lab's output:\n{said}");
 }
 
 #[test]
@@ -138,8 +139,8 @@ fn wireshark_sees_the_same_in_super_segments() {
     judge(&scratch.file("lab.pcapng"));
 }
 
-/// Runs until Wireshark has nothing to say, at most [`TRIES`] times: when a machine keeps a node from its
-/// processor for more than 10 ms its peer's TCP probes, and rightly so (RFC 8985 §7).
+/// Runs the lab until Wireshark reports no remark, at most [`TRIES`] times. When a node is not scheduled for more
+/// than 10 ms, its peer correctly sends a tail loss probe (RFC 8985 §7).
 fn run_clean(scratch: &Scratch, options: &str) {
     for _ in 0..TRIES {
         run(lab(scratch, options));
@@ -149,20 +150,23 @@ fn run_clean(scratch: &Scratch, options: &str) {
     }
 }
 
-/// RFC 5044 §7.1, RFC 6581 §9: revision 2 with S, no markers, CRC; then everything in order.
+/// Checks RFC 5044 §7.1 and RFC 6581 §9: MPA revision 2 with S, no markers, CRC; then the order of all operations.
 fn judge(file: &Path) {
     tshark::assert_clean(file, &[]);
     let frames = capture::read(file).unwrap();
     assert_eq!(capture::segments(&frames), tshark::segments(file));
     let commented = frames.iter().filter(|frame| !frame.comments.is_empty()).count();
-    assert!(commented > 0, "no comment names a net buffer list");
+    assert!(commented > 0, "no packet comment of a net buffer list");
     let pdus = tshark::pdus(file);
     tshark::assert_crcs_good(&pdus);
     let Conversation { request, reply, initiator, responder } = &Conversation::of(&pdus, 0);
     for startup in [request, reply] {
         assert_eq!((startup.revision, startup.enhanced), (2, true));
         assert!(startup.crc && !startup.markers && !startup.reject);
-        assert!(startup.private_data.len() >= 4, "RFC 6581 §9.1 has four octets");
+        assert!(
+            startup.private_data.len() >= 4,
+            "private data shorter than four octets, RFC 6581 §9.1"
+        );
     }
     Conversation::of(&pdus, 0).assert_orderly();
     let all = [Conversation::opcodes(initiator), Conversation::opcodes(responder)].concat();

@@ -1,5 +1,4 @@
-//! Queue pairs at work on real TAPs, while their connections are handed over and taken back, or stay with the host
-//! stack.
+//! Busy queue pairs on real TAPs while their connections are offloaded and uploaded, or remain in the host stack.
 
 #[path = "../rdma-over-tcp/tests/threads/end.rs"]
 #[allow(dead_code, reason = "another program has tests of more")]
@@ -26,7 +25,8 @@ use rdma_over_tcp::ndk::{Adapter, AdapterConfig, FpduSize, NtStatus, open};
 use self::end::{CallbackResults, End, LIMIT, LIMITS, TestNode, hand_over};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
-/// In one of so many stays a round of messages begins and ends, in the others as much as there is time for.
+/// Interval, in migrations, between those that complete a full round of messages; the rest transfer as much as time
+/// permits.
 const LONG_STAYS: u32 = 20;
 
 fn node(switch: &Switch, index: usize, vnet: VnetMode, fpdu_size: FpduSize) -> (TestNode, Adapter) {
@@ -39,8 +39,8 @@ fn node(switch: &Switch, index: usize, vnet: VnetMode, fpdu_size: FpduSize) -> (
         .unwrap()
 }
 
-/// Two nodes with a queue pair each; the connection of the first is moved `count` times up and down, and now and then
-/// that of the second.
+/// Runs two nodes with a queue pair each. The connection of the first is offloaded and uploaded `count` times, that
+/// of the second occasionally.
 fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
     if lacks(NEEDS) {
         return;
@@ -76,7 +76,7 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
         });
         let works = |round: u32| {
             let moved = || (rounds.load(Ordering::Relaxed) >= round).then_some(());
-            near.0.wait_until(Some(LIMIT), moved).expect("the queue pair goes on");
+            near.0.wait_until(Some(LIMIT), moved).expect("the queue pair continues");
         };
         works(1);
         for index in 0..count {
@@ -92,7 +92,11 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
         assert_eq!(active.join().unwrap(), passive.join().unwrap());
     });
     let history = near.0.list(LIMIT).unwrap();
-    let moves = history.iter().find(|row| row.remote.is_some()).expect("it is there still").moves;
+    let moves = history
+        .iter()
+        .find(|row| row.remote.is_some())
+        .expect("the connection is still listed")
+        .moves;
     assert_eq!((moves.offloads, moves.uploads), (1 + count, count));
     assert!(rounds.into_inner() > 2 * count / LONG_STAYS);
 }
@@ -107,12 +111,12 @@ fn a_queue_pair_at_work_moves_with_aligned_fpdus() {
     a_queue_pair_at_work_moves(1_000, VnetMode::Off, FpduSize::Emss);
 }
 
-/// A failure's, so that it may be long.
+/// Time limit of a failing run, so it may be long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The address of the server of pings.
+/// Address of the ping server.
 const SERVER: &str = "10.0.0.2";
 
-/// Pings between two processes with these policies; `meanwhile` runs as long as there are some.
+/// Runs pings between two processes with these policies; `meanwhile` runs repeatedly until they end.
 fn pings(count: u32, policies: [&str; 2], runtime: &Scratch, mut meanwhile: impl FnMut()) {
     let switch = Switch::new(1500);
     let rping = |what: &str, host: u8, policy: &str| {
@@ -137,7 +141,7 @@ fn flue(runtime: &Scratch, line: &str) -> Command {
     command
 }
 
-// The data path may be with the host stack at both ends, at one, or leave it at once.
+// The data path remains in the host stack at both ends or at one, or is offloaded at once.
 #[test]
 fn queue_pairs_run_in_either_stack() {
     if lacks(NEEDS) {
@@ -148,7 +152,7 @@ fn queue_pairs_run_in_either_stack() {
     }
 }
 
-// `flue upload` and `flue offload` on a queue pair that somebody uses.
+// `flue upload` and `flue offload` on a busy queue pair.
 #[test]
 fn a_user_moves_queue_pairs() {
     if lacks(NEEDS) {
@@ -158,7 +162,7 @@ fn a_user_moves_queue_pairs() {
     pings(20_000, ["always"; 2], &runtime, || {
         for (way, name) in ["upload", "offload"].into_iter().enumerate() {
             let said = flue(&runtime, &format!("{name} all")).output().expect("flue starts");
-            // The last ones find nodes that end.
+            // The last commands find nodes that are exiting.
             moved[way] += u32::from(said.status.success());
         }
     });

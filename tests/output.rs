@@ -1,5 +1,5 @@
-//! Standard output, captures and traces that cannot be written: closed, full, or without a reader. A command says so
-//! and fails; one whose reader is gone ends silently with the status of SIGPIPE.
+//! Standard output, captures and traces that cannot be written: closed, full, or without a reader. The command
+//! reports the error and fails. If the reader closed its pipe, it exits silently with the status of SIGPIPE.
 
 use std::fs::File;
 use std::io::pipe;
@@ -17,14 +17,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const FULL: &str = "No space left on device (os error 28)";
 const BROKEN_PIPE_STATUS: i32 = 141;
 
-/// A namespace with its loopback only.
+/// Namespace with loopback only.
 fn machine() -> Namespace {
     let host = Namespace::new();
     host.ip("link set lo up");
     host
 }
 
-/// Runs a command of flue to its end, with this standard output.
+/// Runs a flue command to its end with this standard output.
 fn run(line: &str, stdout: impl Into<Stdio>) -> (Option<i32>, String) {
     let mut command = command(FLUE, line);
     command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
@@ -36,13 +36,13 @@ fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// A pipe without a reader.
+/// Pipe without a reader.
 fn unread() -> Stdio {
     let (_, writer) = pipe().unwrap();
     writer.into()
 }
 
-/// Commands that end by themselves, and print something whatever machine they run on.
+/// Commands that end on their own and print output on any machine.
 const LINES: [&str; 5] = [
     "--help",
     "--version",
@@ -86,13 +86,13 @@ fn a_closed_standard_output_is_reported() {
         (status.code(), err.as_str()),
         (Some(1), "flue help: standard output: Bad file descriptor (os error 9)\n",)
     );
-    // /dev/null is not a closed standard output, however it is opened.
+    // /dev/null is not a closed standard output, in any open mode.
     for line in ["exec \"$FLUE\" --help >/dev/null", "exec \"$FLUE\" --help 1<>/dev/null"] {
         assert_eq!(shell(line).status.code(), Some(0), "{line}");
     }
 }
 
-// With or without events: the listening server notices too.
+// With and without events: the listening server detects it too.
 #[test]
 fn a_server_without_output_ends() {
     if lacks(&[Need::Root, Need::Tool("ip")]) {
@@ -148,7 +148,7 @@ fn a_capture_on_a_full_disk_fails_the_command_and_nothing_else() {
         server.expect_line("listening:", LIMIT);
         let line = format!("rping -c -a {address} -C 20 -V {far} {option} /dev/full --json");
         let mut client = start(&line);
-        // Each has done its work, and says what it has not.
+        // Both endpoints finish the transfer and report what was not written.
         client.expect_exit(1, LIMIT);
         server.expect_exit(1, LIMIT);
         let said = server.all_lines(LIMIT);

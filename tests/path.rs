@@ -1,14 +1,14 @@
-//! Offloaded connections through a routed network: narrow links, routers that tell and routers that do
-//! not, and routers that mark.
+//! Offloaded connections through a routed network: narrow links, routers that send ICMP errors, routers that drop
+//! silently, and routers that mark ECN.
 //!
 //! ```text
 //! flue --TAP-- near --narrow veth-- far --veth-- host
 //! ```
 //!
-//! The host's MSS is that of its own link, so only ICMP tells flue of the narrow one (RFC 1191, RFC 8201),
-//! or silence does (RFC 2923). Routers and ICMP are the kernel's. What flue counted tells how it found out.
+//! The host's MSS is that of its own link. flue detects the narrow link by ICMP only (RFC 1191, RFC 8201), or by
+//! black-hole detection (RFC 2923). Routers and ICMP are the kernel's. flue's counters show which mechanism applied.
 //!
-//! ECN is marked by `nft` on a bridge, on frames that are ECN-capable and no others (RFC 3168).
+//! `nft` on a bridge marks CE on ECN-capable frames only (RFC 3168).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -34,7 +34,7 @@ const PORT: u16 = 5000;
 const START: Duration = Duration::from_secs(120);
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What flue says of its offloaded connection when it ends.
+/// Counters that flue reports when its offloaded connection ends.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     segments: u64,
@@ -42,14 +42,14 @@ struct Counted {
     recoveries: u64,
     timeouts: u64,
     path_mtu_reductions: u64,
-    /// ECN marks received and answered; `None`: it was not agreed on.
+    /// ECN marks received and echoes answered; `None` if ECN was not negotiated.
     marks: Option<(u64, u64)>,
 }
 
 impl Counted {
     fn of(flue: &mut Process) -> Self {
         let line = flue.expect_line("ended: ", START);
-        // The number that follows, or goes before, the words.
+        // Number after or before the given words.
         let words: Vec<&str> = line.split([' ', ',', '(', ')', ':']).collect();
         let near = |what: &str, by: isize| {
             let at = words.iter().position(|word| *word == what)?;
@@ -67,16 +67,16 @@ impl Counted {
     }
 }
 
-/// A routed network.
+/// Routed network.
 struct Routed {
     near: Namespace,
-    /// Ends with the test.
+    /// Dropped when the test ends.
     _far: Namespace,
     host: Namespace,
     v6: bool,
 }
 
-/// `host` of network `net`.
+/// Address of `host` in network `net`.
 fn address(v6: bool, net: u8, host: u8) -> IpAddr {
     if v6 {
         Ipv6Addr::new(0xfd00, 0, 0, net.into(), 0, 0, 0, host.into()).into()
@@ -90,7 +90,7 @@ fn prefix(v6: bool, net: u8, host: u8) -> String {
 }
 
 impl Routed {
-    /// The link between the routers carries `mtu` bytes, all others 1500.
+    /// Creates the network; the link between the routers has an MTU of `mtu` bytes, every other link 1500.
     fn new(v6: bool, mtu: u32) -> Self {
         let [near, far, host] = [Namespace::new(), Namespace::new(), Namespace::new()];
         for router in [&near, &far] {
@@ -122,8 +122,8 @@ impl Routed {
         network
     }
 
-    /// A link is up some time after it was told to be: until then its routes lead nowhere. The near router
-    /// refuses a connection once the way there and back is open.
+    /// Waits until the routes work: a link is up only some time after its configuration. The near router refuses a
+    /// connection once both directions are open.
     fn await_routes(&self) {
         let discard = SocketAddr::new(address(self.v6, 1, 1), 9);
         let deadline = Instant::now() + START;
@@ -132,11 +132,11 @@ impl Routed {
             tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         };
         while !self.host.run(refused) {
-            assert!(Instant::now() < deadline, "no way to {discard} in {START:?}");
+            assert!(Instant::now() < deadline, "no route to {discard} within {START:?}");
         }
     }
 
-    /// From now on the near router keeps to itself what does not fit.
+    /// Stops the near router from sending ICMP errors for packets that exceed the MTU.
     fn silence(&self) {
         self.near.nft("add table inet bench");
         self.near.nft("add chain inet bench said { type filter hook output priority 0; }");
@@ -144,7 +144,7 @@ impl Routed {
         self.near.nft("add rule inet bench said icmpv6 type packet-too-big drop");
     }
 
-    /// flue sends `flue_bytes` to a kernel that sends `kernel_bytes`; both arrive whole.
+    /// Transfers `flue_bytes` and `kernel_bytes` between flue and a kernel; checks that both streams are exact.
     fn talk(&self, options: &str, flue_bytes: u64, kernel_bytes: u64) -> Counted {
         let (own, gateway) = (prefix(self.v6, 0, 2), address(self.v6, 0, 1));
         let line = format!(
@@ -169,8 +169,8 @@ fn finish(mut flue: Process, peer: KernelPeer, flue_bytes: u64, kernel_bytes: u6
     Counted::of(&mut flue)
 }
 
-/// RFC 1191 §6, RFC 8201 §5: the router's message is enough. One reduction, one flight sent again, and
-/// neither a time-out nor a recovery that is not loss's.
+/// RFC 1191 §6, RFC 8201 §5: the router's message suffices. Expects one MSS reduction, one flight retransmitted, no
+/// timeout, and no recovery beyond that of frame loss.
 fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
     if lacks(NEEDS) {
         return;
@@ -188,7 +188,7 @@ fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
     });
 }
 
-/// RFC 2923 §2.1: three time-outs find out what nobody tells; with a link below 1064 bytes three more.
+/// RFC 2923 §2.1: three timeouts detect a black hole; a link below 1064 bytes takes three more.
 fn a_router_that_is_silent(v6: bool, mtu: u32, options: &str, reductions: u64) {
     if lacks(NEEDS) {
         return;
@@ -241,19 +241,20 @@ fn a_black_hole_over_ipv6() {
     a_router_that_is_silent(true, 1280, "--vnet on", 1);
 }
 
-/// A counter of the kernel's TCP or IP in a namespace, as `nstat` names it.
+/// Counter of the kernel's TCP or IP in a namespace, by its `nstat` name.
 fn kernel_counter(host: &Namespace, name: &str) -> u64 {
     let netstat = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat"));
-    let netstat = netstat.expect("the kernel counts");
+    let netstat = netstat.expect("kernel counters");
     let lines: Vec<&str> = netstat.lines().collect();
     let found = lines.chunks(2).find_map(|pair| {
         let at = pair[0].split(' ').position(|word| word == name)?;
         pair.get(1)?.split(' ').nth(at)?.parse().ok()
     });
-    found.unwrap_or_else(|| panic!("the kernel does not count {name}"))
+    found.unwrap_or_else(|| panic!("kernel counter {name} not found"))
 }
 
-/// Both send 16 MiB through a switch that marks one ECN-capable frame in twenty: super-segments are few.
+/// Sends 16 MiB per direction through a switch that marks one ECN-capable frame in twenty; GSO packets make frames
+/// few.
 fn marks(kernel_opens: bool, kernel_ecn: &str, options: &str) -> (Counted, Namespace, u64) {
     let switch = Switch::new(1500);
     let kernel = switch.host(&prefix(false, 0, 1));
@@ -283,20 +284,20 @@ fn marks(kernel_opens: bool, kernel_ecn: &str, options: &str) -> (Counted, Names
     (counted, kernel, marked)
 }
 
-/// RFC 3168 §6.1: each side's marks are echoed to the other, answered, and ended by CWR; nothing is lost.
+/// RFC 3168 §6.1: each side echoes the other's marks until CWR; no data is lost.
 fn marks_are_answered(kernel_opens: bool, kernel_ecn: &str, options: &str) {
     if lacks(NEEDS) {
         return;
     }
     let run = || {
         let (counted, kernel, marked) = marks(kernel_opens, kernel_ecn, options);
-        let (received, answered) = counted.marks.expect("ECN was agreed on");
+        let (received, answered) = counted.marks.expect("ECN was negotiated");
         assert!(received > 0 && answered > 0, "{counted:?}, {marked} marked");
-        // Without CWR on either side every acknowledgement would be an echo.
+        // Without CWR, every acknowledgment would carry an echo.
         assert!(answered <= marked, "{counted:?}, {marked} marked");
-        assert!(kernel_counter(&kernel, "InCEPkts") > 0, "the kernel saw no mark");
+        assert!(kernel_counter(&kernel, "InCEPkts") > 0, "the kernel received no mark");
         let echoed = kernel_counter(&kernel, "TCPDeliveredCE");
-        assert!(echoed > 0, "the kernel heard no echo");
+        assert!(echoed > 0, "the kernel received no echo");
         assert!(kernel_counter(&kernel, "InECT0Pkts") > 0);
         counted
     };

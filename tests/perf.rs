@@ -1,5 +1,5 @@
-//! `flue perf`, each kind over TAPs on a bridge and against kernel sockets: both ends end well, the document's figures
-//! agree with each other, and what arrived is what was sent. Nothing is said about how fast.
+//! `flue perf`, each kind over TAPs on a bridge and against kernel sockets. Both ends exit with 0, the figures of the
+//! document are consistent, and received data equals sent data. Throughput is not judged.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,13 +24,13 @@ const SERVER: &str = "--tap taps --addr 10.0.0.1/24 --bridge br0";
 const CLIENT: &str = "--tap tapc --addr 10.0.0.2/24 --bridge br0 10.0.0.1";
 const KERNEL: &str = "10.0.0.3";
 
-/// A switch with a kernel on it; nodes plug in where the bridge is.
+/// Switch with a kernel attached to it; nodes attach in its network namespace.
 struct Bench {
     switch: Switch,
     kernel: Namespace,
 }
 
-/// What a client has said, and how it ended.
+/// Output and exit status of a client.
 struct CommandOutput {
     status: i32,
     out: String,
@@ -38,14 +38,14 @@ struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// The document, of which there is one and nothing else.
+    /// The one JSON document of the output, which contains nothing else.
     fn document(&self) -> Value {
         let Self { out, err, .. } = self;
         serde_json::from_str(out).unwrap_or_else(|error| panic!("{error}: {out}\n{err}"))
     }
 
     fn error(&self) -> String {
-        self.document()["error"].as_str().expect("an error is told").to_owned()
+        self.document()["error"].as_str().expect("an error in the document").to_owned()
     }
 }
 
@@ -63,12 +63,12 @@ impl Bench {
         server
     }
 
-    /// A server on a node.
+    /// Starts a server on a node.
     fn node_server(&self, line: &str) -> Process {
         self.start(self.switch.namespace(), &format!("{line} {SERVER}"))
     }
 
-    /// A server on a kernel socket.
+    /// Starts a server on a kernel socket.
     fn kernel_server(&self, line: &str) -> Process {
         self.start(&self.kernel, &format!("{line} --stack kernel"))
     }
@@ -78,16 +78,16 @@ impl Bench {
         let mut client = Process::start(host, command, Output::Bytes);
         let mut out = String::new();
         client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
-        let status = client.wait(LIMIT).code().expect("it ends by itself");
+        let status = client.wait(LIMIT).code().expect("an exit status");
         CommandOutput { status, out, err: client.all_lines(LIMIT) }
     }
 
-    /// A client on a node, of a server on a node.
+    /// Runs a client on a node against a server on a node.
     fn node_client(&self, line: &str) -> CommandOutput {
         self.client(self.switch.namespace(), &format!("{line} {CLIENT}"))
     }
 
-    /// As [`Bench::node_client`], of a server that does not say that it listens.
+    /// Runs [`Bench::node_client`] against a server that does not report its listener.
     fn node_client_of_silent(&self, line: &str) -> CommandOutput {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -98,7 +98,7 @@ impl Bench {
         }
     }
 
-    /// Server and client on nodes, to a good end; the results.
+    /// Runs server and client on nodes, checks that both succeed, and returns the results.
     fn run(&self, server: &str, client: &str) -> Vec<Value> {
         let mut server = self.node_server(&format!("{server} -1"));
         let said = self.node_client(client);
@@ -106,7 +106,7 @@ impl Bench {
     }
 }
 
-/// Both have ended well; the results, each consistent.
+/// Checks that both exited with 0; returns the results, each verified.
 fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
     let document = said.document();
     assert_eq!(said.status, 0, "{}", said.out);
@@ -123,10 +123,10 @@ fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("not a count: {value}"))
+    value.as_u64().unwrap_or_else(|| panic!("expected a count: {value}"))
 }
 
-/// What holds of each result, whatever was measured.
+/// Checks the invariants of every result, whatever the measurement.
 fn judge(document: &Value, result: &Value) {
     let (size, iterations) = (number(&result["size_bytes"]), number(&result["iterations"]));
     assert!(iterations > 0, "{result}");
@@ -181,7 +181,7 @@ fn queue_pairs_many_at_once() {
     }
 }
 
-// EXT-5-1, EXT-5.2.1-3, EXT-6.3-1: sums and counts are compared at both ends, and with one queue or several.
+// EXT-5-1, EXT-5.2.1-3, EXT-6.3-1: sums and counts are compared at both ends, with one queue and with several.
 #[test]
 fn atomics_and_immediate_data() {
     if lacks(NEEDS) {
@@ -204,8 +204,8 @@ fn atomics_and_immediate_data() {
     }
 }
 
-// EXT-4.1-1, EXT-5-3, EXT-5.2.2-1: Wireshark reads atomics as they were meant. Immediate data it does not know: what it
-// shows of that are opcode, queue and CRC.
+// EXT-4.1-1, EXT-5-3, EXT-5.2.2-1: Wireshark decodes atomics as sent. It does not support Immediate Data; for that it
+// shows opcode, queue and CRC.
 #[test]
 fn wireshark_on_atomics_and_immediate_data() {
     if lacks(NEEDS) || lacks(&[Need::Tool("tshark")]) {
@@ -274,7 +274,7 @@ fn several_connections_both_ways() {
     for kind in ["write-bw", "read-bw", "send-bw"] {
         let client = format!("{kind} -q 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
         let results = bench.run(&format!("{kind} --progress manual"), &client);
-        assert_eq!(results[0]["iterations"], 1800, "both directions count");
+        assert_eq!(results[0]["iterations"], 1800, "iterations of both directions");
         assert_eq!(results[0]["verified"], true);
     }
     let results = bench.run("tcp-bw", "tcp-bw -q 3 -b -n 300 -s 2000");
@@ -346,12 +346,12 @@ fn tcp_of_the_node_and_of_the_kernel() {
         assert_eq!(document["vnet_header"], Value::Null);
     }
     let results = bench.run("tcp-bw", "tcp-bw -R -n 100 -s 3000");
-    assert_eq!(results[0]["iterations"], 100, "the server has sent them");
+    assert_eq!(results[0]["iterations"], 100, "requests sent by the server");
 }
 
-// The clock stops when the receiver has said that all has come: who slept on beyond the last bytes, or did not see
-// that the time is over, would make each run a fifth of a second longer than the fiftieth that it is to take. One of
-// many is quicker, since others may have the processor.
+// The clock stops when the receiver has confirmed all data. A run lasts a fiftieth of a second. A receiver that
+// sleeps after the last bytes, or misses the end of the run, would add a fifth of a second. One of many runs is quick
+// enough even if other processes use the CPU.
 #[test]
 fn nobody_sleeps_on_the_last_bytes() {
     if lacks(NEEDS) {
@@ -392,7 +392,7 @@ fn nobody_sleeps_on_the_last_bytes() {
     }
 }
 
-/// Both ends have their connections on two queues of a TAP, and each queue carries some of the data.
+/// Both ends have their connections on two queues of a TAP, and each queue carries data.
 #[test]
 fn connections_are_spread_over_queues() {
     if lacks(NEEDS) {
@@ -417,7 +417,7 @@ fn connections_are_spread_over_queues() {
             for document in [said.document(), of_server] {
                 assert_eq!(document["queues"], 2, "{kind} {how}");
                 let segments = document["queue_segments"].as_array().expect("a list");
-                // Of 32 MB in all each connection brings 8; acknowledgements alone are fewer than that.
+                // Each connection carries 8 MB of the 32 MB; acknowledgments alone are fewer bytes.
                 assert!(
                     segments.len() == 2 && segments.iter().all(|of| number(of) > 50),
                     "{document}"
@@ -427,7 +427,8 @@ fn connections_are_spread_over_queues() {
     }
 }
 
-/// What is measured one at a time is on one queue, whichever the server has it on; and ends need not have as many.
+/// A measurement of one connection uses one queue, whichever the server selects; the queue counts of both ends may
+/// differ.
 #[test]
 fn any_number_of_queues_meets_any_other() {
     if lacks(NEEDS) {
@@ -519,10 +520,10 @@ fn a_stream_has_an_object_in_each_line() {
     client.expect_exit(0, LIMIT);
     server.expect_exit(0, LIMIT);
     let objects: Vec<Value> =
-        out.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+        out.lines().map(|line| serde_json::from_str(line).expect("one object per line")).collect();
     let events: Vec<_> = objects.iter().map(|one| one["event"].as_str().unwrap_or("-")).collect();
     let (last, before) = events.split_last().unwrap();
-    assert_eq!(*last, "-", "the document comes last");
+    assert_eq!(*last, "-", "the document is written last");
     assert_eq!(before.last(), Some(&"result"));
     assert!(before.len() > 1 && before[..before.len() - 1].iter().all(|it| *it == "interval"));
 }
@@ -555,7 +556,7 @@ fn strangers_are_turned_away_and_the_next_client_served() {
     let bench = Bench::new();
     let at = SocketAddr::from(([10, 0, 0, 1], 18515));
     let connect = || bench.kernel.run(|| TcpStream::connect_timeout(&at, START)).unwrap();
-    // Some say something else, some nothing, some half of it; one is of the other transport.
+    // Some clients send garbage, some nothing, some half a message; one uses the other transport.
     let garbage: [&[u8]; 4] =
         [b"GET / HTTP/1.1\r\n\r\n0123456789", b"", b"flueperf", &[0xff; 4096]];
     for (served, other) in [("tcp-bw", "write-bw"), ("write-bw", "tcp-bw")] {
@@ -564,7 +565,7 @@ fn strangers_are_turned_away_and_the_next_client_served() {
             let mut stranger = connect();
             stranger.write_all(octets).unwrap();
             stranger.set_read_timeout(Some(START)).unwrap();
-            // It is closed, or reset, perhaps before we are done; that is an end too.
+            // The server may already have closed or reset the connection; both are acceptable.
             let _ = stranger.shutdown(std::net::Shutdown::Write);
             let _ = stranger.read_to_end(&mut Vec::new());
         }
@@ -584,19 +585,19 @@ fn a_client_that_dies_is_not_the_servers_end() {
     let kill = |host: &Namespace, line: &str| {
         let mut client =
             Process::start(host, command(FLUE, &format!("perf {line}")), Output::Lines);
-        // A line of an interval: data flows.
+        // Interval line: data is being transferred.
         client.expect_line("64.0 KiB", START);
         client.signal(Signal::KILL);
         client.wait(START);
     };
-    // A kernel says for its dead program that the connection is over.
+    // The kernel closes the connection on behalf of a killed program.
     let mut server = bench.node_server("tcp-bw");
     kill(&bench.kernel, "tcp-bw --stack kernel --interval 0.1 -D 600 10.0.0.1");
     server.expect_line("client: TCP: ", START);
     assert_eq!(bench.node_client("tcp-bw -n 10").status, 0);
     server.signal(Signal::TERM);
     server.expect_exit(1, START);
-    // A node is the program: nobody says anything any more.
+    // On a node, the connection's stack is part of the killed process, so nothing is sent to the peer.
     let mut server = bench.node_server("write-bw");
     kill(bench.switch.namespace(), &format!("write-bw --interval 0.1 -D 600 {CLIENT}"));
     server.expect_line("nothing has come from the peer", LIMIT);

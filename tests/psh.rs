@@ -1,9 +1,9 @@
-//! Where PSH stands on the wire (CH-SND-5): read by etherparse and by Wireshark, which must agree.
+//! Placement of PSH on the wire (CH-SND-5): decoded by etherparse and by Wireshark, which must agree.
 //!
 //! Chains of 1, 2 and 1,000 net buffer lists, from 1 byte to 1 MiB each, are posted in one call. With
-//! [`PushPolicy::EachList`] exactly the last segment cut from each list has PSH and no segment holds bytes of
-//! two lists; with [`PushPolicy::QueueEmpty`] only the last one before the send queue runs empty. Each list
-//! is completed once, in order, in full (CH-SND-2, CH-SNC-1).
+//! [`PushPolicy::EachList`] exactly the last segment of each list has PSH, and no segment holds bytes of two lists.
+//! With [`PushPolicy::QueueEmpty`] only the last segment before the send queue becomes empty has PSH. Each list is
+//! completed once, in order, in full (CH-SND-2, CH-SNC-1).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -36,17 +36,17 @@ const LIMIT: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 const SEED: u64 = 5;
 
-/// Around an MSS of 1448 bytes, around the 64 KiB of a super-segment, and between.
+/// List lengths around an MSS of 1448 bytes, around the 64 KiB of a GSO packet, and between.
 const SIZES: [usize; 10] = [1, 7, 536, 1447, 1448, 1449, 2896, 4097, 20_000, 65_537];
 
-/// Lengths of the lists of each chain, bytes: 13 MiB in all.
+/// Lengths of the lists of each chain, in bytes: 13 MiB in all.
 fn chains() -> Vec<Vec<usize>> {
     let mut thousand: Vec<usize> = SIZES.iter().copied().cycle().take(1000).collect();
     thousand[499] = MIB;
     vec![vec![1], vec![MIB], vec![1, MIB], vec![1448, 1449], thousand]
 }
 
-/// A list of two net buffers, the first of two MDLs, where it is long enough.
+/// Net buffer list of two net buffers, the first with two MDLs where the data is long enough.
 fn list(data: &Bytes) -> NetBufferList {
     let (first, second) = (data.len() / 3, data.len() / 2);
     let mut front = NetBuffer::from(data.slice(..first));
@@ -56,7 +56,7 @@ fn list(data: &Bytes) -> NetBufferList {
     list
 }
 
-/// A connection to a kernel sink in a namespace of its own, captured.
+/// Connection to a kernel sink in its own namespace, captured.
 struct Bench {
     node: Node<Streams>,
     handle: OffloadHandle,
@@ -85,7 +85,7 @@ impl Bench {
         let remote = peer.address();
         let handle = node.with(|streams, _, _| streams.connect(None, remote, LIMIT));
         let local = node.wait(Some(LIMIT), |streams, _, _| {
-            let status = streams.status(handle).expect("the stream was made");
+            let status = streams.status(handle).expect("the stream exists");
             assert_eq!(status.error, None);
             status.local.filter(|_| status.state == OffloadState::Offloaded)
         });
@@ -114,7 +114,7 @@ impl Bench {
         assert!(results.eq(lengths.iter().map(|length| (NdisStatus::SUCCESS, *length))));
     }
 
-    /// Ends the connection and the node; the counters are those before.
+    /// Closes the connection and the node; returns the counters from before the close.
     fn close(self, sent: Stream, bytes: u64) -> (SocketAddr, SocketAddr, Info) {
         let Self { node, handle, local, peer, _host } = self;
         let info = node.with(|streams, connections, now| {
@@ -158,11 +158,11 @@ fn pushes_are_where_they_belong(vnet: VnetMode, push: PushPolicy) {
     assert_eq!(sent.bytes(), at);
     match push {
         PushPolicy::EachList => {
-            assert!(sent.pushes().iter().eq(&list_ends), "PSH is not where the lists end");
+            assert!(sent.pushes().iter().eq(&list_ends), "PSH does not match the list ends");
             for (start, bytes, _) in &sent.segments {
                 let inside = start + 1..start + u64::from(*bytes);
                 let within = list_ends.range(inside).next();
-                assert_eq!(within, None, "a segment at {start} has bytes of two lists");
+                assert_eq!(within, None, "segment at {start} holds bytes of two lists");
             }
         }
         PushPolicy::QueueEmpty => assert_eq!(sent.pushes(), chain_ends),
@@ -170,7 +170,7 @@ fn pushes_are_where_they_belong(vnet: VnetMode, push: PushPolicy) {
     let pushes = sent.segments.iter().filter(|(.., push)| *push).count();
     assert_eq!(info.push_out, pushes as u64);
     assert_eq!((info.bytes_sent, info.bytes_acked), (at, at));
-    // A kernel that waits for a processor may keep an acknowledgement back for longer than a time-out.
+    // A kernel that is not scheduled may delay an acknowledgment beyond the retransmission timeout.
     assert!(info.fast_retransmits + info.timeouts <= 1 + info.segs_out / 10_000, "{info:?}");
     assert!(info.segs_out >= at / 1448, "{info:?}");
 }

@@ -1,5 +1,5 @@
-//! `flue serve` as a driver's author uses it: a peer of another process, over the API of NDK, reads the regions out of
-//! the Reply's private data, works on them, and the log has each event.
+//! `flue serve` from a driver author's view: a peer in another process, using the NDK API, parses the regions in the
+//! Reply's private data and accesses them. The log contains each event.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ const WAIT: offload_engine::time::Duration = offload_engine::time::Duration::fro
 const LIMITS: ReadLimit = ReadLimit { inbound: 1, outbound: 16 };
 const NONE: OpFlags = OpFlags::empty();
 
-/// A region, as the private data has it.
+/// Memory region advertised in the private data.
 #[derive(Clone, Debug)]
 struct Region {
     stag: u32,
@@ -44,10 +44,10 @@ struct Region {
     rights: String,
 }
 
-/// The lines of the private data.
+/// Parses the lines of the private data.
 fn regions(text: &str) -> Vec<Region> {
     let region = |line: &str| {
-        let (version, fields) = line.split_once(' ').expect("a version and fields");
+        let (version, fields) = line.split_once(' ').expect("a version and its fields");
         assert_eq!(version, "flue1");
         let fields: HashMap<&str, &str> =
             fields.split(' ').map(|field| field.split_once('=').unwrap()).collect();
@@ -65,7 +65,7 @@ fn regions(text: &str) -> Vec<Region> {
     text.lines().map(region).collect()
 }
 
-/// A node of this process, with one queue pair.
+/// Node of this process with one queue pair.
 struct Client {
     node: Node<AdapterCore>,
     adapter: Adapter,
@@ -77,7 +77,7 @@ struct Client {
 }
 
 impl Client {
-    /// Node number `index` of the network, from 2 on.
+    /// Creates node `index` of the network, 2 or higher.
     fn new(switch: &Switch, index: u8) -> Self {
         let name = format!("tap{index}");
         let options = TapOptions::new(&name, 1500, VnetMode::Auto);
@@ -101,7 +101,7 @@ impl Client {
         Sge { address, length, token: self.mr.local_token() }
     }
 
-    /// Connects; returns what the private data of the Reply says.
+    /// Connects; returns the regions advertised in the private data of the Reply.
     fn connect(&self, remote: SocketAddr) -> (Connector, Vec<Region>) {
         let connector = self.adapter.create_connector().unwrap();
         let begun =
@@ -118,7 +118,7 @@ impl Client {
         (connector, offered)
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     fn result(&self) -> NdkResultEx {
         let mut results = [NdkResultEx::default()];
         self.wait(|| (self.cq.poll_ex(&mut results) > 0).then_some(()));
@@ -146,7 +146,7 @@ fn serve(switch: &Switch, options: &str) -> Process {
     server
 }
 
-/// The events behind the first, which says that it listens.
+/// Events after the first, which reports the listener.
 fn events(server: &mut Process) -> Vec<Value> {
     server.expect_exit(0, LIMIT);
     let text = server.all_lines(LIMIT);
@@ -179,7 +179,7 @@ fn a_peer_works_on_what_is_offered() {
     assert_eq!(shown, [(4096, "rwa"), (100, "w")]);
     let Region { stag, address, .. } = offered[0].clone();
 
-    // A Write, and a Read that sees it.
+    // RDMA Write, and an RDMA Read of the written data.
     client.buffer.write_at(0, &[7; 1000]);
     let data = [client.sge(0, 1000)];
     client.qp.write(1, Data::Registered(&data), address + 8, stag, NONE).unwrap();
@@ -188,7 +188,7 @@ fn a_peer_works_on_what_is_offered() {
     let expected = [&[0; 8][..], &[7; 1000], &[0; 8]].concat();
     assert_eq!(client.content(4096, 1016), expected);
 
-    // Atomics on the word before it.
+    // Atomics on the preceding word.
     let sge = client.sge(6000, 8);
     client.qp.fetch_add(3, sge, address, stag, 40, NONE).unwrap();
     client.qp.compare_swap(4, client.sge(6008, 8), address, stag, (40, 2), NONE).unwrap();
@@ -197,7 +197,7 @@ fn a_peer_works_on_what_is_offered() {
     let found = [0, 40, 2].map(u64::to_ne_bytes).concat();
     assert_eq!(client.content(6000, 24), found);
 
-    // More Sends than receives are posted, each echoed; then immediate data.
+    // More Sends than posted receives, each echoed; then Immediate Data.
     for round in 0..10_u8 {
         client.qp.receive(20, &[client.sge(2000, 100)]).unwrap();
         client.qp.send(10, Data::Inline(&[&[round; 5]]), NONE).unwrap();
@@ -227,7 +227,7 @@ fn a_peer_works_on_what_is_offered() {
     assert_eq!((&counters["receives"], &counters["write_segments"]), (&11.into(), &1.into()));
 }
 
-// What a peer may not do ends its connection, and the log says with which Terminate.
+// An access violation of the peer ends its connection, and the log names the Terminate sent.
 #[test]
 fn terminates_are_told() {
     if lacks(NEEDS) {
@@ -254,7 +254,7 @@ fn terminates_are_told() {
     }
 }
 
-// As text, without an echo: two peers at once, which see each other's Writes, and the end by a signal.
+// Text output, without echo: two concurrent peers read each other's Writes, and a signal ends the server.
 #[test]
 fn peers_share_the_regions() {
     if lacks(NEEDS) {
@@ -286,25 +286,25 @@ fn peers_share_the_regions() {
     assert_ne!(second.wait(|| second.ended.reason()), 0, "reset");
 }
 
-/// Fault of a peer's first message.
+/// Kind of a peer's first message.
 #[derive(Clone, Copy, Debug)]
 enum First {
-    /// A Read Request beyond the end of the region.
+    /// RDMA Read Request beyond the end of the region.
     ReadBeyondBounds,
-    /// A Send of RDMAP version 2.
+    /// Send of RDMAP version 2.
     Version,
-    /// A Send whose CRC does not match.
+    /// Send with an incorrect CRC.
     Crc,
-    /// The FIN after half a header.
+    /// FIN after half a header.
     HalfHeader,
-    /// A Terminate with the number 1/1/01.
+    /// Terminate with the error number 1/1/01.
     Terminate,
-    /// A Terminate without a number.
+    /// Terminate without an error number.
     EmptyTerminate,
 }
 
 impl First {
-    /// Octets after the Reply, for a region at `address`.
+    /// Octets to send after the Reply, for a region at `address`.
     fn octets(self, Region { stag, address, length, .. }: &Region) -> Vec<u8> {
         let fpdu = |header: &[u8], payload: &[u8]| {
             let payload = [bytes::Bytes::copy_from_slice(payload)];
@@ -312,7 +312,7 @@ impl First {
             Encoder::new(true, false).encode(header, &payload, &mut Slab::new(), &mut fpdu);
             fpdu.concat()
         };
-        // DDP's control octet of an untagged segment that is the last one, RDMAP's, RsvdULP, queue, MSN, offset.
+        // DDP control octet of the last untagged segment, RDMAP control octet, RsvdULP, queue, MSN, offset.
         let untagged = |rdmap: u8, queue: u8| {
             [&[0x41, rdmap, 0, 0, 0, 0, 0, 0, 0, queue, 0, 0, 0, 1][..], &[0; 4]].concat()
         };
@@ -340,8 +340,8 @@ impl First {
     }
 }
 
-/// Connects from the calling thread's namespace, sends `first` and the FIN; returns the number of the Terminate that
-/// is received, if one is.
+/// Connects from the calling thread's namespace, sends `first` and the FIN; returns the number of the received
+/// Terminate, if any.
 fn begin_badly(server: SocketAddr, first: First) -> Option<u32> {
     let mut socket = TcpStream::connect(server).unwrap();
     socket.write_all(&Initiator::new(StartupConfig::default()).request()).unwrap();
@@ -366,7 +366,8 @@ fn begin_badly(server: SocketAddr, first: First) -> Option<u32> {
     Some(received.meant().number.code())
 }
 
-// The log has the code of the wire, and no connection that was never established has ended in order.
+// The log has the error code sent on the wire. A connection that was never established is not logged as closed
+// normally.
 #[test]
 fn an_error_in_the_first_message_is_logged_as_on_the_wire() {
     if lacks(NEEDS) {
@@ -412,14 +413,14 @@ fn an_error_in_the_first_message_is_logged_as_on_the_wire() {
     }
 }
 
-// A connection that there is no memory for is turned away, and harms neither the server nor who comes later.
+// A connection that exceeds the available memory is rejected; the server and later clients are unaffected.
 #[test]
 fn a_connection_without_room_is_turned_away() {
     if lacks(NEEDS) {
         return;
     }
     let switch = Switch::new(1500);
-    // Receives of 1 GiB, and 256 MiB of address space left.
+    // Receives of 1 GiB in total, with 256 MiB of address space left.
     let mut server = serve(&switch, "--ird 8 --receives 16 --receive-size 64M");
     let statm = std::fs::read_to_string(format!("/proc/{}/statm", server.id())).unwrap();
     let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
@@ -444,7 +445,7 @@ fn a_connection_without_room_is_turned_away() {
     server.expect_line("1: established", LIMIT);
 }
 
-// A kernel's socket reads in the Reply what the options ask for.
+// A kernel socket receives a Reply that matches the options.
 #[test]
 fn options_of_mpa_are_in_the_reply() {
     if lacks(NEEDS) {
@@ -455,7 +456,7 @@ fn options_of_mpa_are_in_the_reply() {
     let both = RtrSet { send: false, write: true, read: true };
     let asked = StartupConfig { crc: false, rtr: both, ..StartupConfig::default() };
     let request = Initiator::new(asked).request();
-    // Of those that the Request offers the Reply takes one.
+    // The Reply selects one of the RTR types offered by the Request.
     for (options, crc, markers, rtr) in [
         ("", true, false, RtrKind::Write),
         ("--mpa-crc off", false, false, RtrKind::Write),

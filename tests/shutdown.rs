@@ -1,5 +1,5 @@
-//! A process that ends says so: its peer hears a FIN when all is sent, else an RST, whether the process returns, fails
-//! or gets SIGINT, SIGTERM or SIGHUP. The peer is the kernel's TCP, or another node.
+//! Process shutdown: the peer receives a FIN if all data was sent, otherwise an RST, whether the process returns,
+//! fails or receives SIGINT, SIGTERM or SIGHUP. The peer is kernel TCP or another node.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,15 +20,15 @@ use rustix::process::Signal;
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
-/// As for a process that SIGPIPE ends in a shell.
+/// Exit status of a process that SIGPIPE ends in a shell.
 const BROKEN_PIPE_STATUS: i32 = 141;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Sooner than any retransmission limit: what a peer is told, and does not find out by itself.
+/// Limit below every retransmission limit: the peer must be notified, not time out.
 const TOLD: Duration = Duration::from_secs(10);
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// One test after the other: a process that is being started has the pipes of all others for a moment, and one that
-/// nobody is to read would have a reader.
+/// Serializes the tests: a process between fork and exec briefly holds copies of all open pipes, which would keep a
+/// pipe open that must have no reader.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -42,7 +42,7 @@ fn flue_at() -> SocketAddr {
     ([10, 0, 0, 2], 5000).into()
 }
 
-/// `flue nc` on a TAP of its own, connected to the kernel's socket.
+/// `flue nc` on its own TAP, connected to a kernel socket.
 struct Conversation {
     flue: Process,
     socket: TcpStream,
@@ -73,7 +73,7 @@ impl Conversation {
         Self { flue, socket, _host: host }
     }
 
-    /// What the kernel hears.
+    /// Reads until the kernel reports the end of the connection.
     fn heard(&mut self) -> io::Result<usize> {
         self.socket.read(&mut [0; 16])
     }
@@ -94,7 +94,7 @@ fn a_signal_becomes_a_reset() {
     for (number, options) in ways.into_iter().enumerate() {
         for (signal, flue_listens) in SIGNALS.into_iter().zip([true, false, number % 2 == 0]) {
             let mut conversation = Conversation::new(flue_listens, options);
-            // Held open: an input that ends would be a FIN.
+            // Held open: end of input would send a FIN.
             let _input = conversation.flue.take_input();
             conversation.flue.signal(signal);
             assert_reset(conversation.heard());
@@ -113,7 +113,7 @@ fn a_failure_becomes_a_reset() {
     for options in ["", "--offload never"] {
         let mut conversation = Conversation::new(true, options);
         let _input = conversation.flue.take_input();
-        // The reader of standard output is gone.
+        // Standard output has no reader.
         drop(conversation.flue.take_output());
         conversation.socket.write_all(b"unheard").unwrap();
         assert_reset(conversation.heard());
@@ -143,11 +143,11 @@ fn an_end_in_order_is_a_fin() {
         }
         conversation.flue.expect_exit(0, LIMIT);
         let error = conversation.socket.take_error().unwrap();
-        assert!(error.is_none(), "all was said before: {error:?}");
+        assert!(error.is_none(), "all data was received: {error:?}");
     }
 }
 
-// A queue pair's peer hears it too, long before it would give up by itself.
+// The peer of a queue pair is notified too, long before its own timeout.
 #[test]
 fn a_signalled_queue_pair_is_told_to_its_peer() {
     if lacks(NEEDS) {
@@ -175,7 +175,7 @@ fn a_signalled_queue_pair_is_told_to_its_peer() {
     }
 }
 
-/// The kernel's socket as the peer of a queue pair of `flue rping -s`.
+/// Kernel socket connected as the peer of a queue pair of `flue rping -s`.
 fn queue_pair(options: &str) -> (Process, TcpStream, Namespace) {
     let host = Namespace::new();
     let node = "--tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
@@ -201,7 +201,7 @@ fn queue_pair(options: &str) -> (Process, TcpStream, Namespace) {
     (flue, socket, host)
 }
 
-// A queue pair that is idle: the kernel hears each kind of end of the process.
+// Idle queue pair: the kernel receives the FIN or RST of each kind of process exit.
 #[test]
 fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
     if lacks(NEEDS) {
@@ -216,12 +216,12 @@ fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
             flue.expect_line("interrupted by", LIMIT);
             flue.expect_exit(1, LIMIT);
         }
-        // An orderly end: the client has closed between two pings.
+        // Normal exit: the client closes between two pings.
         let (mut flue, mut socket, _host) = queue_pair(options);
         socket.shutdown(Shutdown::Write).unwrap();
         assert_eq!(socket.read(&mut [0; 16]).unwrap(), 0);
         flue.expect_exit(0, LIMIT);
-        // A failure: an FPDU without data whose CRC is wrong. A Terminate, then a FIN.
+        // Failure: an FPDU without data whose CRC is incorrect. The queue pair sends a Terminate, then a FIN.
         let (mut flue, mut socket, _host) = queue_pair(options);
         socket.write_all(&[0; 8]).unwrap();
         let mut terminate = Vec::new();
@@ -232,7 +232,7 @@ fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
     }
 }
 
-// `flue perf`: whichever end is signalled, the other one hears of it and ends.
+// `flue perf`: when either end is signaled, the other one is notified and exits.
 #[test]
 fn a_signalled_measurement_is_told_to_its_peer() {
     if lacks(NEEDS) {

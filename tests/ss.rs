@@ -1,5 +1,5 @@
-//! `flue ss`, `flue offload` and `flue upload` on running nodes: what is listed is so, connections move while data
-//! flows, and what somebody does to the control socket is no matter of the data path.
+//! `flue ss`, `flue offload` and `flue upload` on running nodes. The listing is correct, connections migrate while
+//! data flows, and clients of the control socket do not affect the data path.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -26,8 +26,8 @@ const MIB: u64 = 1 << 20;
 const FLUE_SEED: u64 = 1;
 const KERNEL_SEED: u64 = 2;
 
-// A listener and a connection, as table and as document, with everything that the target knows; and nothing when the
-// node has gone.
+// Lists a listener and a connection, as table and as document, with every counter of the offload target. The list is
+// empty after the node exits.
 #[test]
 fn it_lists_what_a_node_has() {
     if lacks(NEEDS) {
@@ -44,7 +44,7 @@ fn it_lists_what_a_node_has() {
 
     let mut socket = bench.connect();
     let peer = socket.local_addr().unwrap();
-    // The target counts what it has received itself.
+    // The target counts the data that it received itself.
     bench.expect("", |one| one["offload_state"] == "Offloaded");
     socket.write_all(&[7; 10_000]).unwrap();
     let one = bench.expect("--state", |one| one["info"]["bytes_received"] == 10_000);
@@ -76,7 +76,7 @@ fn it_lists_what_a_node_has() {
         let found = lines[2].split_whitespace().any(|other| other.starts_with(word));
         assert!(found, "{word}: {text}");
     }
-    assert_eq!(bench.say("ss dport = :1").out.lines().count(), 1, "only the head");
+    assert_eq!(bench.say("ss dport = :1").out.lines().count(), 1, "only the heading");
     assert!(bench.connections("--node tap2 offload inhost").is_empty());
     let unknown = bench.say("ss --node tap9");
     assert_eq!(unknown.status, Some(1));
@@ -87,7 +87,7 @@ fn it_lists_what_a_node_has() {
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);
-    assert!(bench.sockets().is_empty(), "the node has left its socket");
+    assert!(bench.sockets().is_empty(), "the node did not remove its socket");
     let nobody = bench.say("ss");
     assert_eq!((nobody.status, nobody.out.lines().count()), (Some(0), 1));
     assert!(
@@ -97,7 +97,7 @@ fn it_lists_what_a_node_has() {
     );
 }
 
-// A killed node leaves its socket. It is not listed, and the next node removes it.
+// A killed node leaves its socket file. It is not listed, and the next node removes it.
 #[test]
 fn a_stale_socket_is_no_node() {
     if lacks(NEEDS) {
@@ -108,19 +108,19 @@ fn a_stale_socket_is_no_node() {
     killed.signal(Signal::KILL);
     killed.wait(START);
     let left = bench.sockets();
-    assert_eq!(left.len(), 1, "the kernel does not remove it: {left:?}");
+    assert_eq!(left.len(), 1, "the socket of a killed node: {left:?}");
     let said = bench.say("ss -a");
     assert_eq!((said.status, said.out.lines().count()), (Some(0), 1), "{}", said.out);
     let named = bench.say(&format!("ss --node {}", left[0].display()));
-    assert_eq!(named.status, Some(1), "it was named, so that is an error");
+    assert_eq!(named.status, Some(1), "a stale socket that is given by name is an error");
     assert!(named.err.contains("no node is listening"), "{}", named.err);
     let next = bench.listen("", Output::Bytes);
     assert_eq!(bench.sockets().len(), 1);
-    assert!(!left[0].exists(), "it has not been removed");
+    assert!(!left[0].exists(), "the stale socket was not removed");
     drop(next);
 }
 
-// Clients that connect and say nothing, garbage, and requests without pause: the stream is exact, and it is not late.
+// Control clients that send nothing, garbage, or continuous requests: the stream is exact and not delayed.
 #[test]
 fn a_hostile_client_does_not_hold_up_data() {
     if lacks(NEEDS) {
@@ -137,7 +137,7 @@ fn a_hostile_client_does_not_hold_up_data() {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
-                // It fails where the node is quicker.
+                // The write fails if the node closes the connection first.
                 let _ =
                     stream.write_all(b"{\"flue_control\":1,\"request\":\"list\",\"state\":true}\n");
                 let _ = stream.write_all(&[0xff; 5000]);
@@ -156,7 +156,7 @@ fn a_hostile_client_does_not_hold_up_data() {
     drop(silent);
 }
 
-/// Moves the connection down and up until it has ended; returns how often it did move each way.
+/// Offloads and uploads the connection until it has ended; returns the number of offloads and uploads that succeeded.
 fn move_about(bench: &Bench, peer: &str) -> [u32; 2] {
     let mut moved = [0; 2];
     for step in 0.. {
@@ -171,7 +171,7 @@ fn move_about(bench: &Bench, peer: &str) -> [u32; 2] {
                 assert_eq!(one["to"], ["Offloaded", "InHost"][way], "{one}");
                 moved[way] += u32::from(one["from"] != one["to"]);
             }
-            // It has ended, or is about to: beyond FIN nothing goes down.
+            // The connection has ended, or is closing: after a FIN no connection is offloaded.
             _ => {
                 assert_eq!(said.status, Some(1));
                 return moved;
@@ -181,8 +181,8 @@ fn move_about(bench: &Bench, peer: &str) -> [u32; 2] {
     moved
 }
 
-// `flue offload` and `flue upload` on a connection that carries data both ways: it moves, each byte arrives, and the
-// host's policy does not take it back. Where the commands get few processors, it takes more bytes until some have run.
+// `flue offload` and `flue upload` on a connection that carries data both ways: it migrates, each byte arrives, and
+// the host's policy does not upload it. If the commands get little CPU time, the transfer grows until some have run.
 #[test]
 fn connections_move_while_data_flows() {
     if lacks(NEEDS) {
@@ -190,12 +190,12 @@ fn connections_move_while_data_flows() {
     }
     let mut bytes = 96 * MIB;
     while !moves_while_data_flows(bytes).iter().all(|moved| *moved >= 3) {
-        assert!(bytes < 384 * MIB, "it hardly moves");
+        assert!(bytes < 384 * MIB, "too few migrations");
         bytes *= 2;
     }
 }
 
-/// How often a connection moved down and up while it carried `bytes` each way.
+/// Runs a connection that carries `bytes` per direction; returns its numbers of offloads and uploads.
 fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
     let bench = Bench::new(FLUE);
     let capture = bench.runtime.file("moves.pcapng");
@@ -210,7 +210,7 @@ fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
         let (received, error) = exchange(&mut flue, FLUE_SEED, bytes, LIMIT);
         assert!(error.is_none(), "{error:?}");
         assert_eq!(received, Stream::new(KERNEL_SEED).digest(bytes));
-        mover.join().expect("the mover's assertions hold")
+        mover.join().expect("the migrating thread does not panic")
     });
     flue.expect_exit(0, START);
     peer.finish().assert_received(Stream::new(FLUE_SEED).digest(bytes));
@@ -220,22 +220,22 @@ fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
     moved
 }
 
-/// Frames that Wireshark is asked about, unless the first hand-over comes later.
+/// Maximum frames passed to Wireshark, unless the first hand-over is later in the capture.
 const TSHARK_FRAMES: usize = 20_000;
 
-/// Each hand-over is marked on the first frame behind it, and the file is one that Wireshark reads.
+/// Checks that each hand-over is marked on the first frame after it, and that Wireshark can read the file.
 fn check_capture(capture: &std::path::Path, down: u32, up: u32) {
-    let frames = capture::read(capture).expect("it is a capture");
+    let frames = capture::read(capture).expect("a valid capture");
     let comments: Vec<&String> = frames.iter().flat_map(|frame| &frame.comments).collect();
     let count = |text: &str| comments.iter().filter(|comment| comment.starts_with(text)).count();
-    // One that has sent nothing until the next hand-over goes without.
+    // A hand-over without a frame before the next one is not marked.
     let (initiates, terminates) = (count("initiate complete"), count("terminate"));
     assert!(2 * initiates >= down as usize, "{initiates} marks of {down} initiates");
     assert!(2 * terminates >= up as usize, "{terminates} marks of {up} terminates");
     if find_tool("tshark").is_none() {
         return;
     }
-    // Wireshark takes minutes for all of them on a busy machine, and most of that for what TCP carries.
+    // Wireshark takes minutes for the whole capture on a busy machine, mostly for the TCP payload.
     let is_marked = |frame: &&capture::Frame| {
         frame.comments.iter().any(|it| it.starts_with("initiate complete"))
     };
@@ -252,7 +252,7 @@ fn check_capture(capture: &std::path::Path, down: u32, up: u32) {
     assert_eq!(seen, expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-// What cannot be done is said with its reason; nothing happens to the connection.
+// Refused migrations are reported with their reason, and the connection is unchanged.
 #[test]
 fn what_does_not_move_says_why() {
     if lacks(NEEDS) {
@@ -272,7 +272,7 @@ fn what_does_not_move_says_why() {
     assert!(said.err.contains("NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)"), "{}", said.err);
     let one = bench.expect("", |one| one["offload_state"] == "InHost" && one["state"] == "ESTAB");
     assert_eq!((&one["offloads"], &one["refusals"]), (&Value::from(0), &Value::from(2)));
-    assert_eq!(bench.say("upload all").status, Some(0), "it is in the host already");
+    assert_eq!(bench.say("upload all").status, Some(0), "the connection is in the host already");
     assert_eq!(bench.say("upload 10.0.0.9:1").status, Some(1));
     drop(socket);
     drop(flue.take_input());

@@ -1,4 +1,4 @@
-//! House style that no other tool checks. Every finding is told at once, with file and line.
+//! House style that no other tool checks. All findings are reported together, with file and line.
 
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
@@ -17,46 +17,46 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Lines of a source file; tests that outgrow their file sit in one of their own.
+/// Maximum lines of a source file; longer unit tests are moved to their own file.
 const SOURCE_LINES_MAX: usize = 800;
-/// Characters of a line; comments and strings, which rustfmt leaves alone, get some more room.
+/// Maximum characters of a line: above rustfmt's limit, for comments and strings that rustfmt does not wrap.
 const COLUMNS_MAX: usize = 120;
 
-/// Where `unsafe` may stand.
+/// Files and directories in which `unsafe` is permitted.
 const UNSAFE: &[&str] = &[
     // TUN ioctls.
     "offload-engine/src/link/packet.rs",
     "offload-engine/src/link/tun.rs",
-    // The signal mask of a thread, which no crate of ours sets.
+    // Signal mask of a thread, which none of the used crates sets.
     "offload-engine/src/thread.rs",
-    // Options of TCP sockets that no crate of ours has: TCP_INFO.
+    // TCP socket options that none of the used crates has: TCP_INFO.
     "offload-engine/src/socket.rs",
-    // Memory that others may write at any time, which consumer and adapter share.
+    // Memory shared by consumer and adapter, which the other side may write at any time.
     "offload-engine/src/memory",
-    // The C interface of packetdrill, both sides of it, and what the dynamic loader is offered.
+    // Both sides of packetdrill's C interface, and the symbols exported to the dynamic loader.
     "tests/packetdrill/src/abi",
     "tests/packetdrill/src/caller.rs",
-    // An allocator that counts.
+    // Counting allocator.
     "tests/guard/src/counting.rs",
-    // The C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
+    // C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
     "verbs/abi/src",
     "verbs/c/src",
-    // The C interface of NDKPI: pointers of consumers, and functions that they call.
+    // C interface of NDKPI: pointers of consumers, and functions that they call.
     "ndkpi/src",
-    // Programs of verbs, and the memory that they register.
+    // Verbs programs and the memory that they register.
     "tests/fuzz/src/verbs",
-    // The section of functions that run before Rust's runtime.
+    // Section of the functions that run before Rust's runtime.
     "src/main.rs",
-    // fork(2), and what runs between fork and exec, for which the standard library has no safe function.
+    // fork(2) and the code between fork and exec, for which the standard library has no safe function.
     "src/cmd/run/process.rs",
-    // One call: leaving the user and network namespaces of the caller.
+    // One call: switching the caller's user and network namespaces.
     "network/src/namespace.rs",
 ];
-/// Where a thread may sleep: there the pause is the behaviour asked for.
+/// Files in which a thread may sleep: there the pause is the required behavior.
 const SLEEP: &[&str] = &["tests/support/src/kernel_peer.rs", "host-stack/tests/queues_cost.rs"];
 
-/// Libraries that run in processes of programs: they start threads by `offload_engine::thread` only, which blocks the
-/// signals of the program.
+/// Libraries loaded into other programs: they start threads by `offload_engine::thread` only, which blocks the
+/// program's signals.
 const GUESTS: &[&str] = &[
     "offload-engine/src",
     "host-stack/src",
@@ -67,11 +67,11 @@ const GUESTS: &[&str] = &[
     "verbs/c/src",
     "ndkpi/src",
 ];
-/// Thread starts of the standard library, cut in two as [`BANNED`].
+/// Thread starts of the standard library, split in two as in [`BANNED`].
 const THREAD_STARTS: &[[&str; 2]] =
     &[["thread::", "spawn"], ["thread::", "Builder"], ["scope.", "spawn"], [".spawn", "_scoped("]];
 
-/// What has no place anywhere. Cut in two, so that this file does not find itself.
+/// Text that is not permitted in any source file. Split in two, so that this file does not match.
 const BANNED: &[[&str; 2]] = &[
     ["to", "do!("],
     ["unimplement", "ed!("],
@@ -88,8 +88,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files of the repository with this extension, of which there are some; what is built, fetched or
-/// hidden is left out.
+/// Files of the repository with this extension, at least one; built, fetched and hidden files are excluded.
 fn files(extension: &str) -> Vec<(String, String)> {
     let found = files_or_none(extension);
     assert!(!found.is_empty(), "no file ends in .{extension}");
@@ -121,8 +120,7 @@ fn is_under(file: &str, places: &[&str]) -> bool {
     places.iter().any(|place| file.starts_with(place))
 }
 
-/// The code of a line: without its comment. Strings that hold `//` lose their end, which only
-/// hides a finding.
+/// Code of a line, without its comment. A string that contains `//` is truncated, which can only hide a finding.
 fn code(line: &str) -> &str {
     line.split_once("//").map_or(line, |(code, _)| code)
 }
@@ -131,7 +129,7 @@ fn has_word(line: &str, word: &str) -> bool {
     line.split(|it: char| !it.is_alphanumeric() && it != '_').any(|it| it == word)
 }
 
-/// True if a line starts a thread that signals of the program reach.
+/// True if the line starts a thread that receives the program's signals.
 fn starts_thread(line: &str) -> bool {
     THREAD_STARTS.iter().any(|parts| code(line).contains(&parts.concat()))
 }
@@ -196,10 +194,10 @@ fn sources() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// Values that a message may show as `{…:?}`: text in quotes, durations and ranges. The Debug output of other types is
-/// for readers of the source.
+/// Values that a message may format as `{…:?}`: quoted text, durations and ranges. Debug output of other types is for
+/// developers.
 const SHOWN_BY_DEBUG: &[&str] = &[
-    // Words of a command line or of a file.
+    // Words of a command line or file.
     "after",
     "asked",
     "cell",
@@ -216,7 +214,7 @@ const SHOWN_BY_DEBUG: &[&str] = &[
     "word",
     "line.schema",
     "document.schema",
-    // Windows' name of a reason: the variant's.
+    // Windows' name of a reason: the variant name.
     "reason",
     // Durations and ranges.
     "ANSWER_LIMIT",
@@ -227,7 +225,7 @@ const SHOWN_BY_DEBUG: &[&str] = &[
     "limit",
     "range",
 ];
-/// Files in which Debug output is compared, or is of the interior.
+/// Files that compare Debug output or print internal state.
 const DEBUG_OUTPUT: &[&str] = &[
     "offload-engine/src/state/variables.rs",
     "offload-engine/src/tcp/recovery/fast_path.rs",
@@ -235,7 +233,7 @@ const DEBUG_OUTPUT: &[&str] = &[
     "tests/",
 ];
 
-/// The expressions that a line formats by Debug; of `{:?}` that is the first argument after the text.
+/// Expressions that a line formats by Debug; for `{:?}` the first argument after the text.
 fn shown_by_debug(line: &str) -> Vec<&str> {
     let argument = line.rsplit_once("\", ").map_or("", |(_, arguments)| arguments);
     let argument = argument.split([',', ')']).next().unwrap_or_default();
@@ -262,7 +260,7 @@ fn messages_have_no_debug_output() {
         if is_under(&file, DEBUG_OUTPUT) || file.contains("/tests") || file.contains("simulation") {
             continue;
         }
-        // Modules of tests are the end of their file.
+        // Test modules are at the end of their file.
         let code_lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
         for (number, line) in (1..).zip(code_lines).filter(|(_, line)| !is_interior(line)) {
             for shown in shown_by_debug(code(line)) {
@@ -277,7 +275,7 @@ fn messages_have_no_debug_output() {
     assert!(allowed > 20, "only {allowed}");
 }
 
-/// `CH-SND-5` and its like in a line, of the families that `docs/conformance` defines.
+/// Rule ids in a line, such as `CH-SND-5`, of the families that `docs/conformance` defines.
 fn rule_ids(line: &str) -> Vec<&str> {
     let is_of_id = |it: char| it.is_ascii_uppercase() || it.is_ascii_digit() || "-.".contains(it);
     let words = line.split(|it: char| !is_of_id(it)).map(|word| word.trim_matches(['-', '.']));
@@ -293,7 +291,7 @@ fn rule_ids(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `CH §9.2` and its like in a line: topics of the chimney's design guide.
+/// Topics of the chimney's design guide in a line, such as `CH §9.2`.
 fn topics(line: &str) -> Vec<String> {
     let words = line.split([' ', ',', ';', ':', '(', ')']).map(|word| word.trim_end_matches('.'));
     let words: Vec<&str> = words.collect();
@@ -306,13 +304,13 @@ fn topics(line: &str) -> Vec<String> {
     words.windows(2).filter(|pair| pair[0] == "CH").filter_map(|pair| number(pair[1])).collect()
 }
 
-/// `P9` and its like in a line: pitfalls of the hand-over.
+/// Pitfalls of the hand-over in a line, such as `P9`.
 fn pitfalls(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split(|it: char| !it.is_alphanumeric() && it != '_');
     words.filter(|word| word.strip_prefix('P').is_some_and(|number| number.parse::<u8>().is_ok()))
 }
 
-/// Whether a document is cited by another sign than `§`: `RFC 9293 s3`, `RFC 9293 section 3`, `RFC 6298 2.4`.
+/// True if a document is cited without `§`: `RFC 9293 s3`, `RFC 9293 section 3`, `RFC 6298 2.4`.
 fn cites_otherwise(line: &str) -> bool {
     let words: Vec<&str> = line.split([' ', '(', ')', ';']).collect();
     let is_place = |word: &&str| {
@@ -344,7 +342,7 @@ fn citations_have_one_form() {
     let mut findings = String::new();
     for (file, text) in files("rs").into_iter().chain(files("md")) {
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| cites_otherwise(line)) {
-            // The examples above.
+            // This file contains the examples above.
             if file != "tests/tidy.rs" {
                 writeln!(findings, "{file}:{number}: {}", line.trim()).unwrap();
             }
@@ -401,13 +399,13 @@ fn every_rule_that_code_cites_is_in_the_conformance_documents() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// The names behind `::` in a row's last cell: `` `cq::overrun` `` is the function `overrun`.
+/// Names after `::` in a row's last cell: `` `cq::overrun` `` is the function `overrun`.
 fn named_tests(row: &str) -> impl Iterator<Item = &str> {
     let cell = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap_or_default();
     cell.split('`').skip(1).step_by(2).filter_map(|name| Some(name.rsplit_once("::")?.1))
 }
 
-/// `docs/conformance/iwarp.md` has a test of its own, beside the protocol cores.
+/// Existence of the named tests; `docs/conformance/iwarp.md` has its own check next to the protocol cores.
 #[test]
 fn the_conformance_documents_name_tests_that_are_there() {
     let sources: Vec<String> = files("rs").into_iter().map(|(_, text)| text).collect();
@@ -426,10 +424,10 @@ fn the_conformance_documents_name_tests_that_are_there() {
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
-    assert!(named > 100, "only {named} tests are named");
+    assert!(named > 100, "only {named} tests are cited");
 }
 
-/// Test functions: the parts of their file's path, without the extension, and their name.
+/// Test functions: the components of their file's path, without the extension, and their name.
 fn test_functions() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (file, text) in files("rs") {
@@ -449,8 +447,8 @@ fn test_functions() -> Vec<(String, String)> {
     found
 }
 
-/// Whether `name` is a test: `file::function`, where the file or a directory above it is called so, or a
-/// script under `tests/packetdrill`.
+/// True if `name` is a test: `file::function`, with that name of the file or of a parent directory, or a script under
+/// `tests/packetdrill`.
 fn is_test(name: &str, functions: &[(String, String)], scripts: &[(String, String)]) -> bool {
     if name.ends_with(".pkt") {
         return scripts.iter().any(|(file, _)| file.ends_with(&format!("/{name}")));
@@ -460,7 +458,7 @@ fn is_test(name: &str, functions: &[(String, String)], scripts: &[(String, Strin
     functions.iter().any(|(file, known)| known == function && is_there(file))
 }
 
-/// The cells of a table's row whose first is a requirement: `MUST-7`, or `5961-3.2-1`.
+/// Cells of a table row that starts with a requirement: `MUST-7`, or `5961-3.2-1`.
 fn requirement(row: &str) -> Option<Vec<&str>> {
     let cells: Vec<&str> = row.strip_prefix("| ")?.trim_end_matches('|').split('|').collect();
     let cells: Vec<&str> = cells.into_iter().map(str::trim).collect();
@@ -470,7 +468,7 @@ fn requirement(row: &str) -> Option<Vec<&str>> {
     ((is_label || is_clause) && rest.starts_with(|it: char| it.is_ascii_digit())).then_some(cells)
 }
 
-/// What is wrong with a row of `docs/conformance/tcp.md` as such.
+/// Error in a single row of `docs/conformance/tcp.md`.
 fn row_errors(cells: &[&str], tests: &[&str]) -> Option<&'static str> {
     let &[_, section, level, _, verdict, _] = cells else { return Some("has not six cells") };
     let levels = ["must", "should", "may", "must not", "should not"];
@@ -523,14 +521,14 @@ fn the_tcp_requirements_are_judged_and_proved() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// The cells of a row of `docs/conformance/chimney.md` that is about a rule or a topic.
+/// Cells of a row of `docs/conformance/chimney.md` for a rule or a topic.
 fn chimney_row(row: &str) -> Option<Vec<&str>> {
     let cells: Vec<&str> = row.strip_prefix("| ")?.trim_end_matches('|').split('|').collect();
     let cells: Vec<&str> = cells.into_iter().map(str::trim).collect();
     (cells[0].starts_with("CH-") || cells[0].starts_with("CH ")).then_some(cells)
 }
 
-/// What is wrong with such a row as such.
+/// Error in a single row of `docs/conformance/chimney.md`.
 fn chimney_row_errors(cells: &[&str], tests: &[&str]) -> Option<&'static str> {
     let &[_, duty, _, verdict, _] = cells else { return Some("has not five cells") };
     if !["target", "host", "both"].contains(&duty) {
@@ -546,12 +544,12 @@ fn chimney_row_errors(cells: &[&str], tests: &[&str]) -> Option<&'static str> {
     }
 }
 
-/// What stands in backticks in a cell.
+/// Text in backticks in a cell.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Families of rules are numbered from 1 without holes, and each rule stands once.
+/// Errors in the numbering: each family is numbered from 1 without gaps, and each rule is listed once.
 fn numbering_errors(ids: &[&str]) -> String {
     let mut findings = String::new();
     let mut sorted: Vec<(&str, u32)> = ids
@@ -595,14 +593,14 @@ fn the_chimneys_rules_are_judged_and_proved() {
     assert!(ids.len() >= 130, "only {} rules", ids.len());
 }
 
-/// `NAME = 0x4002_0001;` of `status.rs`, as the documents write it.
+/// Status values of `status.rs`, `NAME = 0x4002_0001;`, in the format of the documents.
 fn statuses() -> Vec<(String, String)> {
     let text = fs::read_to_string(root().join("offload-engine/src/status.rs")).unwrap();
     let pairs = text.lines().filter_map(|line| line.trim().strip_suffix(';')?.split_once(" = 0x"));
     pairs.map(|(name, value)| (name.to_owned(), format!("0x{}", value.replace('_', "")))).collect()
 }
 
-/// The rows of the tables of a section.
+/// Rows of the tables in a section.
 fn section<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let (_, rest) = text.split_once(&format!("\n## {heading}\n")).expect(heading);
     let rows = rest.lines().take_while(|line| !line.starts_with("## "));
@@ -636,7 +634,7 @@ fn the_chimneys_document_has_every_status_and_its_tests() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// The public fields of a structure of `state.rs`.
+/// Public fields of a structure in `state.rs`.
 fn fields(text: &str, structure: &str) -> Vec<String> {
     let (_, rest) = text.split_once(&format!("pub struct {structure} {{")).expect(structure);
     let (body, _) = rest.split_once("\n}").expect(structure);
@@ -644,7 +642,7 @@ fn fields(text: &str, structure: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
 }
 
-/// Structures whose members `docs/reference/chimney.md` has a table of.
+/// Structures whose members are listed in `docs/reference/chimney.md`.
 const STATE: [&str; 9] = [
     "NeighborConst",
     "NeighborCached",
@@ -674,7 +672,7 @@ fn the_chimneys_document_has_every_variable() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// The functions of `ndischimney.h` by their documented names, without those that the types of call-backs share.
+/// Functions of `ndischimney.h` by their documented names, excluding those that share a callback type.
 const ENTRY_POINTS: [&str; 45] = [
     "NdisInitiateOffload",
     "NdisInvalidateOffload",
@@ -723,7 +721,7 @@ const ENTRY_POINTS: [&str; 45] = [
     "MiniportUpdateOffload",
 ];
 
-/// Whether sources define this: a function, a variant, a field or a type by its last name.
+/// True if the sources define the last name of the path: a function, variant, field or type.
 fn is_defined(path: &str, sources: &[(String, String)]) -> bool {
     let name = path.rsplit("::").next().unwrap_or_default();
     let forms = [

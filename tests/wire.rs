@@ -1,5 +1,5 @@
-//! `flue wire` between kernels, and between flue and flue: what the options ask for happens, shows in the
-//! wire's counters, and shows in those of the kernels at its ends, which know nothing of it.
+//! `flue wire` between kernels, and between flue nodes. The effect of each option is visible in the wire's counters
+//! and in those of the kernels, which are unaware of the wire.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const RIGHT_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const RIGHT_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
 
-/// What two kernels and the wire between them counted.
+/// Counters of two kernels and the wire between them.
 struct Seen {
     wire: Counters,
     left: Namespace,
@@ -31,7 +31,8 @@ struct Seen {
     took: Duration,
 }
 
-/// `to_right` and `to_left` bytes at once through a wire with `options`; both arrive whole.
+/// Transfers `to_right` and `to_left` bytes concurrently through a wire with `options`; checks that both streams are
+/// exact.
 fn between_kernels(options: &str, at: IpAddr, to_right: u64, to_left: u64) -> Seen {
     let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), options);
     let any =
@@ -44,11 +45,11 @@ fn between_kernels(options: &str, at: IpAddr, to_right: u64, to_left: u64) -> Se
     server.finish().assert_received(Stream::new(1).digest(to_right));
     let took = start.elapsed();
     let wire = wire.finish();
-    assert!(left.links().is_empty() && right.links().is_empty(), "the TAPs outlived the wire");
+    assert!(left.links().is_empty() && right.links().is_empty(), "the TAPs were not removed");
     Seen { wire, left, right, took }
 }
 
-/// Nothing was lost or changed, and what came in came out.
+/// Checks that no frame was lost or changed, and that every received frame was sent.
 fn assert_clean(wire: &Counters) {
     for name in ["lost", "queue_full", "overflow", "malformed", "refused", "duplicated"] {
         assert_eq!((wire.to_right(name), wire.to_left(name)), (0, 0), "{name}: {wire:?}");
@@ -59,8 +60,8 @@ fn assert_clean(wire: &Counters) {
     }
 }
 
-/// A wire without impairments carries everything; the kernels hardly send anything twice (a tail loss
-/// probe when one of them had to wait for a processor).
+/// Checks a wire without impairments: it carries everything, and the kernels hardly retransmit. A kernel that is not
+/// scheduled sends a tail loss probe.
 fn cleanly(options: &str, at: IpAddr) {
     let run = || clean_run(options, at);
     quiet(run, |hosts| {
@@ -68,15 +69,15 @@ fn cleanly(options: &str, at: IpAddr) {
     });
 }
 
-/// Of each kernel: segments sent, those that were sent again, and frames that the kernels dropped themselves.
+/// Counters of each kernel: segments sent, segments retransmitted, and frames that the kernel dropped.
 fn clean_run(options: &str, at: IpAddr) -> [[u64; 3]; 2] {
     let bytes = 48 * MIB;
     let Seen { wire, left, right, .. } = between_kernels(options, at, bytes, bytes);
     assert_clean(&wire);
     assert!(wire.to_right("bytes_in") > bytes && wire.to_left("bytes_in") > bytes, "{wire:?}");
-    // Frames are counted as on the wire, whether they came in one piece or not.
+    // Frames are counted as on the wire, whether or not they were read as one GSO packet.
     assert!(wire.to_right("frames_in") > bytes / 1500, "{wire:?}");
-    // What the kernels themselves dropped: before the wire fetched it, or before the reader did.
+    // Frames that the kernels dropped: before the wire or the receiver read them.
     let unfetched = wire.to_right("tap_drops") + wire.to_left("tap_drops");
     let backlog = |host: &Namespace| host.counter("TcpExtTCPBacklogDrop");
     let dropped = unfetched + backlog(&left) + backlog(&right);
@@ -87,19 +88,19 @@ flue_test_support::tests! { NEEDS;
     clean_with_super_segments => cleanly("--vnet on", RIGHT_V4);
     clean_with_super_segments_over_ipv6 => cleanly("--vnet on", RIGHT_V6);
     clean_with_plain_frames => cleanly("--vnet off", RIGHT_V4);
-    /// Whole super-segments are held and released.
+    /// Delay applies to whole GSO packets.
     clean_and_late => cleanly("--vnet on --delay 2ms", RIGHT_V4);
 
-    /// In one direction alone, and each lost segment is sent again.
+    /// Loss in one direction only; each lost segment is retransmitted.
     loss_in_bursts => {
         let Seen { wire, left, right, .. } =
             between_kernels("--ab drop=1,burst=3 --seed 1", RIGHT_V4, 16 * MIB, MIB);
         let (lost, again) = (wire.to_right("lost"), left.counter("TcpRetransSegs"));
         assert!(lost > 20 && again * 10 >= lost * 9, "{lost} lost, {again} sent again");
         assert_eq!(wire.to_left("lost"), 0);
-        assert!(right.counter("TcpExtTCPOFOQueue") > 0, "no gap was seen");
+        assert!(right.counter("TcpExtTCPOFOQueue") > 0, "no out-of-order data was received");
     };
-    /// RFC 2883: what arrives twice is told to the sender.
+    /// RFC 2883: duplicates are reported to the sender.
     duplicates => {
         let Seen { wire, right, .. } = between_kernels("--ab dup=2", RIGHT_V4, 8 * MIB, 0);
         let (doubled, told) = (wire.to_right("duplicated"), right.counter("TcpExtTCPDSACKOldSent"));
@@ -111,14 +112,14 @@ flue_test_support::tests! { NEEDS;
         assert!(passed > 20 && seen >= passed / 2, "{passed} passed, {seen} seen");
         assert_eq!(wire.to_right("lost"), 0);
     };
-    /// The kernel's checksums find every flipped bit that matters to it.
+    /// The kernel's checksums detect every flipped bit that matters.
     corruption => {
         let Seen { wire, right, .. } = between_kernels("--ab corrupt=1", RIGHT_V4, 8 * MIB, 0);
         let found = right.counter("TcpInCsumErrors") + right.counter("IpInHdrErrors");
         let corrupted = wire.to_right("corrupted");
         assert!(corrupted > 20 && found * 10 >= corrupted * 8, "{corrupted} corrupted, {found} found");
     };
-    /// No datagram is faster than the wire, and one comes that is hardly slower: on a busy machine after many others.
+    /// No datagram arrives before the delay; one arrives soon after it, on a busy machine only after many attempts.
     delay => {
         let (left, wire, right) =
             Wire::between_kernels(Path::new(FLUE), "--delay 10ms --jitter 1ms --ba delay=5ms");
@@ -133,25 +134,25 @@ flue_test_support::tests! { NEEDS;
             assert!(Instant::now() < deadline, "{times:?}");
         }
         let wire = wire.finish();
-        assert!(wire.late()[0].is_some(), "nothing was held: {wire:?}");
+        assert!(wire.late()[0].is_some(), "no frame was delayed: {wire:?}");
     };
-    /// The wire is full and no fuller than its rate; what finds the queue full is lost.
+    /// Throughput reaches the rate and does not exceed it; frames that exceed the queue are dropped.
     rate_and_queue => {
         let options = "--rate 40mbit --queue 30p --delay 2ms";
         let run = || {
             let Seen { wire, left, took, .. } = between_kernels(options, RIGHT_V4, 8 * MIB, 0);
             let wire_time = Duration::from_secs_f64(wire.to_right("bytes_out") as f64 * 8.0 / 40e6);
-            // The connection lasted at least as long as the wire was busy, but for the frames before it.
+            // The connection lasted at least as long as the wire was busy, except for the frames before it.
             assert!(took > wire_time.mul_f64(0.99), "{took:?} for {wire_time:?}");
             assert!(wire.to_right("queue_full") > 0 && wire.to_right("lost") == 0, "{wire:?}");
-            // Each segment that found the queue full was sent again; an acknowledgement, or a frame of IPv6's, was not.
+            // Each dropped segment was retransmitted; dropped acknowledgments and IPv6 control frames were not.
             assert!(left.counter("TcpRetransSegs") * 10 >= wire.to_right("queue_full") * 9);
             (took, wire_time)
         };
-        // A kernel that waits for a processor leaves the wire idle.
+        // A kernel that is not scheduled leaves the wire idle.
         quiet(run, |(took, wire_time)| *took < *wire_time * 3);
     };
-    /// All at once, and both streams arrive whole all the same.
+    /// All impairments at once; both streams are exact.
     everything_at_once => {
         let options = "--drop 1 --burst 2 --dup 1 --reorder 1 --corrupt 0.5 --delay 500us --jitter 200us \
                        --rate 400mbit --queue 200kB";
@@ -165,8 +166,8 @@ flue_test_support::tests! { NEEDS;
     };
 }
 
-/// flue on both ends: a node's TAP and the wire's TAP on a bridge, at either end.
-/// Returns what the wire has counted, and the ended nodes.
+/// Runs flue at both ends, each node's TAP and one of the wire's TAPs on a bridge. Returns the wire's counters and
+/// the ended nodes.
 fn between_flues(
     wire_options: &str,
     node_options: &str,
@@ -191,7 +192,10 @@ fn between_flues(
         let there = scope.spawn(|| exchange(&mut server, 2, bytes, LIMIT));
         let here = exchange(&mut client, 1, bytes, LIMIT);
         assert_eq!(here.0, Stream::new(2).digest(bytes));
-        assert_eq!(there.join().expect("it does not panic").0, Stream::new(1).digest(bytes));
+        assert_eq!(
+            there.join().expect("a thread that does not panic").0,
+            Stream::new(1).digest(bytes)
+        );
     });
     Some((wire.finish(), [client, server]))
 }
@@ -206,8 +210,8 @@ fn a_flue_pair_through_loss_and_reordering() {
     }
 }
 
-/// Neither connection is offloaded, and both ends lose data and acknowledgements. All bytes arrive. Which status a node
-/// ends with is chance: the other one stays 500 ms behind its end, and may leave with the last acknowledgement lost.
+/// Neither connection is offloaded, and both ends lose data and acknowledgments. All bytes arrive. The exit status of
+/// a node depends on timing: the other node exits 500 ms after its end, even if its last acknowledgment was lost.
 #[test]
 fn a_pair_that_stays_in_the_host_through_loss() {
     let pair = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10);
@@ -215,7 +219,7 @@ fn a_pair_that_stays_in_the_host_through_loss() {
     assert!(wire.to_right("lost") > 0 && wire.to_left("lost") > 0, "{wire:?}");
 }
 
-/// A wire that is told how long ends by itself, says what passed, and takes its TAPs along.
+/// A wire with a duration ends on its own, reports its counters, and removes its TAPs.
 #[test]
 fn it_ends_by_itself_and_says_what_it_did() {
     if lacks(NEEDS) {
@@ -226,9 +230,9 @@ fn it_ends_by_itself_and_says_what_it_did() {
     let mut wire = Process::start(&host, command(FLUE, line), Output::Lines);
     wire.expect_exit(0, START);
     let said = wire.all_lines(START);
-    // The time of an interval is told as it was: a second, or more.
+    // The reported interval is the measured one: one second or more.
     for words in ["A to B: drop 0%, dup 0%", "seed: 5", "joined: w0", "frames in", " s  A to B"] {
-        assert!(said.contains(words), "{words:?} is not in {said}");
+        assert!(said.contains(words), "{words:?} not in {said}");
     }
     assert!(host.links().is_empty(), "left: {:?}", host.links());
 }
@@ -254,7 +258,7 @@ fn what_is_missing_is_told_with_its_status() {
     }
 }
 
-/// Somebody deletes a TAP beneath it.
+/// Another process deletes a TAP in use.
 #[test]
 fn a_tap_that_goes_is_told() {
     if lacks(NEEDS) {

@@ -1,7 +1,7 @@
-//! The profile of `flue wireshark-profile`, and Wireshark's reading of every kind of message and of every Terminate
-//! beside our own, frame by frame.
+//! Profile of `flue wireshark-profile`, and Wireshark's decoding of every kind of message and of every Terminate,
+//! compared with flue's decoder frame by frame.
 //!
-//! `FLUE_CAPTURE=FILE cargo test --test wireshark` also leaves the capture in FILE.
+//! `FLUE_CAPTURE=FILE cargo test --test wireshark` also writes the capture to FILE.
 
 #[path = "wireshark/capture.rs"]
 mod capture;
@@ -24,10 +24,11 @@ use flue_test_support::{
 use messages::{Message, messages, ours, reply, request};
 
 const NEEDS: &[Need] = &[Need::Tool("tshark")];
-/// A port with a dissector of its own (SMB Direct), which would win without the profile.
+/// Port with its own dissector (SMB Direct), which would take precedence without the profile.
 const PORT: u16 = 5445;
 
-/// Where Wireshark 4.0 reads a message otherwise, and why. A message that is listed here and is read alike fails.
+/// Messages that Wireshark 4.0 decodes differently, with the reason. A listed message that is decoded alike is a
+/// failure.
 const KNOWN_FAULTS: &[(&str, &str)] = &[
     ("Terminate 0/1/00", TAGGED_HEADER),
     ("Terminate 0/1/01", TAGGED_HEADER),
@@ -54,7 +55,7 @@ fn install(scratch: &Scratch) -> PathBuf {
     config
 }
 
-/// The capture: start-up, then a message a frame.
+/// Writes the capture: start-up, then one message per frame.
 fn write_capture(path: &Path, messages: &[Message]) {
     let mut frames = capture::Connection::new(PORT);
     frames.client_sends(&request());
@@ -77,7 +78,7 @@ fn fpdus(pdus: &[Pdu]) -> Vec<&Fpdu> {
         .collect()
 }
 
-// Every kind of message and every error of a Terminate, by Wireshark with the profile and by our own decoder.
+// Every kind of message and every Terminate error, decoded by Wireshark with the profile and by flue's decoder.
 #[test]
 fn wireshark_reads_what_we_read() {
     if lacks(NEEDS) {
@@ -91,7 +92,7 @@ fn wireshark_reads_what_we_read() {
     let [first, second, ..] = &pdus[..] else { panic!("{pdus:?}") };
     assert!(matches!(first.kind, PduKind::Request(_)) && matches!(second.kind, PduKind::Reply(_)));
     let fpdus = fpdus(&pdus);
-    assert_eq!(fpdus.len(), messages.len(), "an FPDU in each frame");
+    assert_eq!(fpdus.len(), messages.len(), "one FPDU per frame");
     let mut differences = String::new();
     for (message, theirs) in messages.iter().zip(fpdus) {
         let (name, ours) = (&message.name, ours(message));
@@ -106,15 +107,12 @@ fn wireshark_reads_what_we_read() {
     }
     assert!(differences.is_empty(), "\n{differences}");
     for (name, _) in KNOWN_FAULTS {
-        assert!(
-            messages.iter().any(|message| message.name == *name),
-            "no message is called {name}"
-        );
+        assert!(messages.iter().any(|message| message.name == *name), "no message named {name}");
     }
 }
 
-// Wireshark understands each line of the profile: it says nothing about preferences, colours or filters, and nothing
-// is malformed. Without the profile the port's own dissector takes the connection.
+// Wireshark accepts each line of the profile: it reports no error about preferences, colors or filters, and no
+// malformed frame. Without the profile, the port's own dissector decodes the connection.
 #[test]
 fn the_profile_is_understood() {
     if lacks(NEEDS) {
@@ -125,7 +123,7 @@ fn the_profile_is_understood() {
     let messages = messages();
     write_capture(&path, &messages);
     let (columns, said) = tshark::with_profile(&path, &config, &["--color"]);
-    assert_eq!(said, "", "a complaint about the profile");
+    assert_eq!(said, "", "an error about the profile");
     assert_eq!(columns.lines().count(), messages.len() + 2);
     assert!(!columns.contains("Malformed"), "{columns}");
     let (malformed, _) = tshark::with_profile(&path, &config, &["-Y", "_ws.malformed"]);
@@ -140,13 +138,13 @@ fn the_profile_is_understood() {
         assert_eq!(said, "", "{label}");
         shown += usize::from(!rows.is_empty());
     }
-    assert!(shown >= 6, "{shown} buttons show something");
+    assert!(shown >= 6, "only {shown} buttons match frames");
 
     let plain = tshark::with_profile(&path, &scratch_profile(&scratch), &["-Y", "iwarp_mpa"]).0;
     assert_eq!(plain, "", "without the settings there is no iWARP on this port");
 }
 
-/// A configuration with an empty profile of that name.
+/// Creates a configuration with an empty profile of that name.
 fn scratch_profile(scratch: &Scratch) -> PathBuf {
     let config = scratch.file("plain");
     fs::create_dir_all(config.join("profiles/flue")).unwrap();

@@ -23,9 +23,9 @@ use super::root;
 
 /// Pages, and directories of pages, whose blocks run.
 const PAGES: [&str; 4] = ["README.md", "docs/README.md", "docs/guide", "docs/tools"];
-/// Seconds after which a block fails.
+/// Time limit of a block, in seconds.
 const LIMIT_SECONDS: &str = "120";
-/// Blocks that run at once: most of their time they wait.
+/// Number of blocks that run concurrently: they mostly wait.
 const LANES: usize = 3;
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("unshare"), Need::Tool("ip"), Need::Tool("bash")];
@@ -74,7 +74,7 @@ const EXPECTED: &[(&str, &str, &[&str])] = &[
 struct Block {
     page: String,
     line: usize,
-    /// The comment before it, if it has one.
+    /// The preceding comment, if any.
     comment: String,
     commands: String,
 }
@@ -143,8 +143,8 @@ fn every_block_is_marked() {
     }
 }
 
-/// Functions of a block's shell. `cargo` builds nothing: flue is in the path. A listener is a socket of the kernel, a
-/// socket of a node, or a TAP of a wire.
+/// Shell functions of a block. `cargo` builds nothing: flue is in the path. A listener is a kernel socket, a node's
+/// socket, or a TAP of a wire.
 const PRELUDE: &str = r#"
 set -euo pipefail
 cargo() { if [[ $1 == run ]]; then shift; while [[ $1 != -- ]]; do shift; done; shift; flue "$@"; fi; }
@@ -189,7 +189,7 @@ fn run(block: &Block) -> Result<String, String> {
     fs::create_dir_all(home.join("work")).unwrap();
     fs::create_dir_all(home.join("run")).unwrap();
     fs::set_permissions(home.join("run"), fs::Permissions::from_mode(0o700)).unwrap();
-    // Named namespaces and the control sockets of targets are files: /run is that of the block.
+    // Named namespaces and the control sockets of targets are files in /run, so the block has its own /run.
     let start =
         "ip link set lo up && mount -t tmpfs none /run && mkdir /run/netns && exec bash -c \"$1\"";
     let mut command = Command::new("timeout");

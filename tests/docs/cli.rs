@@ -13,10 +13,10 @@ use super::root;
 const FILE: &str = "docs/reference/cli.md";
 /// Heading of options without one.
 const OWN: &str = "Options";
-/// Commands with an option from which it is a shared option.
+/// Minimum number of commands with an option for it to be a shared option.
 const SHARED_MIN: usize = 3;
 
-/// An option as the page has it.
+/// Option as shown on the page.
 #[derive(Clone, PartialEq, Eq)]
 struct Entry {
     heading: String,
@@ -38,7 +38,7 @@ fn anchor(heading: &str) -> String {
     heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
 }
 
-/// Characters that Markdown would interpret outside of code.
+/// Text in which characters that Markdown would interpret outside of code are escaped.
 fn escaped(text: impl AsRef<str>) -> String {
     text.as_ref().replace('<', "&lt;").replace('*', "\\*").replace('|', "\\|").replace("_", "\\_")
 }
@@ -47,7 +47,7 @@ fn sentence(text: &str) -> String {
     if text.ends_with(['.', ':', '!', '?']) { text.into() } else { format!("{text}.") }
 }
 
-/// The synopsis of an argument.
+/// Synopsis of an argument.
 fn name(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default();
     let values = values.iter().map(|value| value.as_str()).collect::<Vec<_>>().join(" ");
@@ -103,7 +103,7 @@ fn write_entries<'a>(page: &mut String, entries: impl IntoIterator<Item = &'a En
     }
 }
 
-/// A text in which lines have a meaning, such as examples.
+/// Writes a text whose line breaks are significant, such as examples.
 fn write_block(page: &mut String, text: Option<&StyledStr>) {
     if let Some(text) = text {
         writeln!(page, "```text\n{}\n```\n", text.to_string().trim_end()).unwrap();

@@ -1,5 +1,5 @@
-//! Documents: the reference of the command line is generated from the commands, and command blocks of the front page
-//! and the guide run.
+//! Documents: the command-line reference is generated from the commands, and command blocks of the front page and the
+//! guide run.
 
 mod blocks;
 mod cli;

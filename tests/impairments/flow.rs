@@ -1,7 +1,7 @@
-//! One connection that carries zeros for a time, and how many of them have arrived.
+//! Connection that carries zeros for a time, and the number of bytes received.
 //!
-//! A *sink* accepts a connection and counts, a *source* connects and sends. Both run on a thread until they
-//! are told to stop; what goes wrong before that ends the measurement at once.
+//! A *sink* accepts a connection and counts, a *source* connects and sends. Each runs on its own thread until it is
+//! stopped; an earlier failure ends the measurement at once.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -28,9 +28,9 @@ use crate::hosts::LIMIT;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Congestion control of the kernel's sources: Linux's default.
 const KERNEL_CONGESTION: &str = "cubic";
-/// How often a thread that has nothing to do looks whether it is to stop.
+/// Interval at which an idle thread checks the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes that a flue source has posted and the peer has not acknowledged, at most.
+/// Maximum bytes that a flue source has posted and the peer has not acknowledged.
 const POSTED_BYTES_MAX: usize = 16 << 20;
 
 /// Flows that are measured together.
@@ -42,13 +42,13 @@ pub(crate) struct Flows {
     sinks: Vec<Arc<AtomicU64>>,
 }
 
-/// The kernel's or flue's end of a connection.
+/// Kernel's or flue's end of a connection.
 pub(crate) enum End<'a> {
     Kernel(&'a Namespace),
     Flue(&'a Node<Streams>),
 }
 
-/// What a flue source's connection counted, the last time that it was looked at.
+/// Counters of a flue source's connection at the last update.
 pub(crate) type Counted = Arc<std::sync::Mutex<Option<Info>>>;
 
 impl Flows {
@@ -58,8 +58,8 @@ impl Flows {
         Self { stop, failed, failing, threads: Vec::new(), sinks: Vec::new() }
     }
 
-    /// Starts one more connection, from `source` to `sink` at 10.0.0.`host`, port `port`; returns when it
-    /// stands, so that nobody's handshake is measured.
+    /// Starts another connection from `source` to `sink` at 10.0.0.`host`, port `port`. Returns when it is
+    /// established, so that no handshake is measured.
     pub(crate) fn add(&mut self, source: End<'_>, sink: End<'_>, host: u8, port: u16) -> Counted {
         let address = SocketAddr::from(([10, 0, 0, host], port));
         let (arrived, counted) = (Arc::new(AtomicU64::new(0)), Counted::default());
@@ -78,10 +78,10 @@ impl Flows {
         }
         match source {
             End::Kernel(kernel) => {
-                // A socket belongs to the namespace it is made in.
+                // A socket belongs to the namespace in which it is created.
                 let connect = || TcpStream::connect_timeout(&address, LIMIT);
-                let socket = kernel.run(connect).expect("somebody listens");
-                // A namespace may not have it as its default, a socket of root's may.
+                let socket = kernel.run(connect).expect("a listening sink");
+                // The namespace's default may differ; root may set it on a socket.
                 set_tcp_congestion(&socket, KERNEL_CONGESTION).expect("Linux has CUBIC");
                 self.spawn("kernel source", move |stop| kernel_source(&socket, stop));
             }
@@ -103,26 +103,26 @@ impl Flows {
         let (stop, failing) = (self.stop.clone(), self.failing.clone());
         self.threads.push(std::thread::spawn(move || {
             if let Err(why) = work(&stop) {
-                // After the end of the measurement nobody listens.
+                // The receiver no longer exists after the measurement.
                 let _ = failing.send(format!("{name}: {why}"));
             }
         }));
     }
 
-    /// Bytes that arrive for each flow within `time`.
+    /// Bytes received by each flow within `time`.
     pub(crate) fn measure(&self, time: Duration) -> Vec<u64> {
         let read = || self.sinks.iter().map(|sink| sink.load(Ordering::Relaxed));
         let before: Vec<u64> = read().collect();
-        // The time is what is asked for; a flow that dies ends it early.
+        // Waits for the given time; a failed flow ends it early.
         match self.failed.recv_timeout(time) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(why) => panic!("{why}"),
-            Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the flows own a sender"),
         }
         read().zip(before).map(|(now, before)| now - before).collect()
     }
 
-    /// Ends the flows, in whatever state they are.
+    /// Stops the flows in any state.
     pub(crate) fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -131,7 +131,7 @@ impl Flows {
     }
 }
 
-/// Whether a call on a socket is to be made again: its time was over.
+/// True if a socket call timed out and must be repeated.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
@@ -174,7 +174,7 @@ fn kernel_source(mut socket: &TcpStream, stop: &AtomicBool) -> Result<(), String
 fn listen(node: &Node<Streams>, address: SocketAddr) -> ListenerId {
     let listener = node.with(|streams, _, _| streams.listen(address, 1));
     let listening = node.wait(Some(LIMIT), |streams, _, _| streams.listening(listener));
-    listening.expect("the node answers").expect("the port is free");
+    listening.expect("a running node").expect("the port is free");
     listener
 }
 
@@ -183,12 +183,12 @@ fn connect(node: &Node<Streams>, address: SocketAddr) -> OffloadHandle {
     let connected = node.wait(Some(LIMIT), |streams, _, _| {
         streams.status(handle).filter(|status| status.connected || status.closed)
     });
-    let status = connected.expect("the node answers");
-    assert!(status.connected, "somebody listens: {:?}", status.error);
+    let status = connected.expect("a running node");
+    assert!(status.connected, "not connected: {:?}", status.error);
     handle
 }
 
-/// Calls `step` with the stream of `handle` until it is to stop. `step` returns whether it did something.
+/// Calls `step` with the stream of `handle` until the flow is stopped. `step` returns true if it made progress.
 fn drive(
     node: &Node<Streams>,
     stop: &AtomicBool,
@@ -250,7 +250,7 @@ fn flue_source(
         if looked.elapsed() > LOOK {
             looked = Instant::now();
             let ours = connections.list(now).find(|(other, ..)| *other == handle);
-            *counted.lock().expect("nobody panics with it") = ours.map(|(_, _, info)| info);
+            *counted.lock().expect("an unpoisoned lock") = ours.map(|(_, _, info)| info);
         }
         let room = POSTED_BYTES_MAX.saturating_sub(status.unacknowledged) / CHUNK_BYTES;
         if room == 0 {

@@ -1,14 +1,14 @@
-//! flue and the kernel in the same weather: a `flue wire` lies between two hosts, and kernel pairs and flue
-//! pairs are measured over it by turns.
+//! flue and the kernel under the same impairments: a `flue wire` connects two hosts, and kernel pairs and flue pairs
+//! are measured alternately.
 //!
-//! `docs/tools/wire.md` has the commands. What is measured is written to `docs/measurements/impaired-throughput.txt`.
+//! `docs/tools/wire.md` documents the commands. Results are written to `docs/measurements/impaired-throughput.txt`.
 //!
-//! | module | gives |
+//! | module | contents |
 //! |---|---|
-//! | [`hosts`] | a flue node in the test's own process, and kernels with room for the path |
-//! | [`flow`] | one connection that runs for a time, kernel or flue at either end |
-//! | [`table`] | throughput x loss, and fairness at a bottleneck |
-//! | [`many`] | connections at once, every byte summed |
+//! | [`hosts`] | flue node in the test process, and kernels with buffers sized for the path |
+//! | [`flow`] | connection of limited time, kernel or flue at either end |
+//! | [`table`] | throughput by loss rate, and fairness at a bottleneck |
+//! | [`many`] | concurrent connections with every byte checked |
 
 mod flow;
 mod hosts;
@@ -21,16 +21,18 @@ const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
 
-/// A number from the environment.
+/// Number from an environment variable.
 fn from_env(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Ok(text) => {
+            text.parse().unwrap_or_else(|_| panic!("{name}: expected a number, got {text}"))
+        }
         Err(_) => default,
     }
 }
 
-/// 50 connections between a flue node and a kernel, all at once, both ways at once: every byte.
-/// `FLUE_IMPAIRMENT_MIB` is what each moves each way (2); the campaign moves 100.
+/// 50 concurrent connections between a flue node and a kernel, both directions: every byte is checked.
+/// `FLUE_IMPAIRMENT_MIB` is the volume per connection and direction (2); the campaign uses 100.
 #[test]
 fn fifty_connections_through_bursts_of_loss_and_reordering() {
     if !lacks(NEEDS) {
@@ -38,7 +40,7 @@ fn fifty_connections_through_bursts_of_loss_and_reordering() {
     }
 }
 
-/// A cell of the table as CI can afford it: both pairs get through, and the loss was there.
+/// Cell of the table, shortened for CI: both pairs transfer data, and the loss occurred.
 #[test]
 fn a_kernel_pair_and_a_flue_pair_in_the_same_weather() {
     if !lacks(NEEDS) {
@@ -46,11 +48,11 @@ fn a_kernel_pair_and_a_flue_pair_in_the_same_weather() {
     }
 }
 
-/// Throughput x loss. `FLUE_IMPAIRMENT_SECONDS` a run (10), `FLUE_IMPAIRMENT_RUNS` for each cell (3).
+/// Throughput by loss rate. `FLUE_IMPAIRMENT_SECONDS` per run (10), `FLUE_IMPAIRMENT_RUNS` per cell (3).
 #[test]
 #[ignore = "a campaign: 15 minutes"]
 fn throughput_and_loss() {
-    assert!(!lacks(NEEDS), "a campaign needs all of it");
+    assert!(!lacks(NEEDS), "missing prerequisite of the campaign");
     table::throughput(from_env("FLUE_IMPAIRMENT_SECONDS", 10), from_env("FLUE_IMPAIRMENT_RUNS", 3));
 }
 
@@ -58,6 +60,6 @@ fn throughput_and_loss() {
 #[test]
 #[ignore = "a campaign: 3 minutes"]
 fn fairness() {
-    assert!(!lacks(NEEDS), "a campaign needs all of it");
+    assert!(!lacks(NEEDS), "missing prerequisite of the campaign");
     table::fairness(from_env("FLUE_IMPAIRMENT_SECONDS", 20), from_env("FLUE_IMPAIRMENT_RUNS", 3));
 }

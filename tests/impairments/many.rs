@@ -1,7 +1,7 @@
-//! Many connections at once between a flue node and a kernel: every byte of each, both ways.
+//! Many concurrent connections between a flue node and a kernel: every byte of each, in both directions.
 //!
-//! The kernel connects. Which of its connections the node accepts first is not known, so the digests of
-//! what was sent and of what was received are compared as sets, in both directions.
+//! The kernel connects. The order in which the node accepts the connections is not known, so the digests of sent and
+//! received data are compared as sets, in both directions.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -25,19 +25,19 @@ use crate::hosts::{LIMIT, flue_node};
 
 const PORT: u16 = 5000;
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Bytes of a connection that are posted and not acknowledged, at most.
+/// Maximum bytes of a connection that are posted and not acknowledged.
 const POSTED_BYTES_MAX: usize = 512 * 1024;
-/// How long no connection may make progress.
+/// Maximum time without progress on any connection.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// Loss in bursts of five, and frames that others overtake, both ways.
+/// Loss in bursts of five, and reordering, in both directions.
 const WEATHER: &str = "--drop 0.1 --burst 5 --reorder 1 --delay 500us --seed 11";
 
-/// One connection of the node's.
+/// Connection of the node.
 struct Talk {
     handle: OffloadHandle,
     stream: Stream,
     to_send: u64,
-    /// Made ready while the node was not held.
+    /// Next data to post, prepared while the node was not locked.
     next: Option<Bytes>,
     arrived: VecDeque<Bytes>,
     received: HashingSink,
@@ -54,7 +54,7 @@ impl Talk {
         talk
     }
 
-    /// Sums what has come and makes ready what goes next; the node does without us meanwhile.
+    /// Digests the received data and prepares the next data, without locking the node.
     fn work(&mut self) {
         while let Some(data) = self.arrived.pop_front() {
             self.received.update(&data);
@@ -67,12 +67,12 @@ impl Talk {
         }
     }
 
-    /// Moves what can be moved; whether something was.
+    /// Posts and completes as much as possible; returns true if it made progress.
     fn step(&mut self, streams: &mut Streams, io: &mut Connections, now: EngineInstant) -> bool {
         if self.ended {
             return false;
         }
-        let status = streams.status(self.handle).expect("it is not forgotten");
+        let status = streams.status(self.handle).expect("the status of an open stream");
         assert!(status.error.is_none(), "{:?}", status.error);
         let mut moved = false;
         if status.unacknowledged < POSTED_BYTES_MAX
@@ -97,7 +97,7 @@ impl Talk {
     }
 }
 
-/// `connections` of them, each with `bytes` each way.
+/// Runs `connections` connections that transfer `bytes` per direction.
 pub(crate) fn run(connections: usize, bytes: u64) {
     let (left, right) = (Switch::new(1500), Namespace::new());
     let options = format!("--bridge-a {} --addr-b 10.0.0.2/24 {WEATHER}", Switch::BRIDGE);
@@ -106,7 +106,7 @@ pub(crate) fn run(connections: usize, bytes: u64) {
     let address = SocketAddr::from(([10, 0, 0, 1], PORT));
     let listener = node.with(|streams, _, _| streams.listen(address, connections));
     let listening = node.wait(Some(LIMIT), |streams, _, _| streams.listening(listener));
-    listening.expect("the node answers").expect("the port is free");
+    listening.expect("a running node").expect("the port is free");
     let start = Instant::now();
     let plan = |seed: usize| Plan::send(seed as u64, bytes);
     let peers: Vec<KernelPeer> =
@@ -127,8 +127,12 @@ pub(crate) fn run(connections: usize, bytes: u64) {
     let took = start.elapsed();
     let received = talks.iter().map(|talk| talk.received.clone().finish()).collect();
     let sent = (0..connections).map(|n| Stream::new((1000 + n) as u64).digest(bytes)).collect();
-    assert_eq!(sorted(received), sorted(kernel.0), "what flue received is not what was sent");
-    assert_eq!(sorted(kernel.1), sorted(sent), "what the kernel received is not what was sent");
+    assert_eq!(sorted(received), sorted(kernel.0), "data received by flue differs from data sent");
+    assert_eq!(
+        sorted(kernel.1),
+        sorted(sent),
+        "data received by the kernel differs from data sent"
+    );
     drop(node);
     let wire = wire.finish();
     for name in ["lost", "reordered"] {
@@ -145,7 +149,7 @@ pub(crate) fn run(connections: usize, bytes: u64) {
     );
 }
 
-/// Until all have sent, have it acknowledged, and have heard the peer's end.
+/// Runs until every connection has sent its data, has it acknowledged, and has received the peer's FIN.
 fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
     while talks.iter().any(|talk| !talk.ended) {
         let moved = node.wait(Some(STALL_MAX), |streams, io, now| {
@@ -157,7 +161,7 @@ fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
         });
         let open = talks.iter().filter(|talk| !talk.ended).count();
         moved.unwrap_or_else(|error| {
-            panic!("{error} in {STALL_MAX:?}; {open} are not at their end")
+            panic!("{error} in {STALL_MAX:?}; {open} connections are incomplete")
         });
         talks.iter_mut().for_each(Talk::work);
     }

@@ -1,8 +1,8 @@
-//! The measurements, and the text file that keeps them.
+//! Measurements, and the text file that records them.
 //!
-//! Each cell is measured by turns, kernel pair and flue pair with the same settings and seed of the wire,
-//! over a wire and hosts of their own. What is counted is payload that the receiving application has read,
-//! from the moment the connection is asked for.
+//! The kernel pair and the flue pair of a cell are measured alternately, with the same settings and seed of the wire,
+//! over their own wire and hosts. The measured value is payload read by the receiving application, from the
+//! connection request on.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,46 +19,46 @@ use crate::FLUE;
 use crate::flow::{End, Flows};
 use crate::hosts::{flue_node, make_roomy};
 
-/// Bytes of a full-sized frame, and of payload in it: timestamps take 12 of 1460.
+/// Bytes of a full-sized frame, and of its payload: timestamps take 12 of 1460.
 const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 const PORT: u16 = 5001;
 
-/// A run is made again when the wire was later than this: it measured the machine's other work.
+/// Lateness of the wire above which a run is repeated: other work of the machine disturbed it.
 const LATE_MAX: Duration = Duration::from_millis(1);
-/// Runs that are made again for that at most; the last one counts then, and the snapshot says so.
+/// Maximum number of such repetitions; the last run counts then, and the snapshot records it.
 const AGAIN_MAX: usize = 12;
 
-/// The weather of a cell.
+/// Impairments of a cell.
 #[derive(Clone, Copy)]
 struct Cell {
     rtt_ms: u32,
-    /// `None`: as fast as the wire can.
+    /// Rate; `None` for the wire's maximum.
     rate_mbit: Option<u32>,
-    /// On the way of the data, percent.
+    /// Loss in the data direction, in percent.
     loss: f64,
-    /// In bursts of so many on average; 0: each for itself.
+    /// Mean length of loss bursts; 0 for independent losses.
     burst: u32,
-    /// On the way of the data, percent.
+    /// Reordering in the data direction, in percent.
     reorder: f64,
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     mbit: f64,
-    /// Segments sent again, percent of those sent.
+    /// Retransmitted segments, in percent of those sent.
     again: f64,
-    /// What the wire saw on the way of the data.
+    /// Frames received by the wire in the data direction.
     frames: u64,
     lost: u64,
     reordered: u64,
     queue_full: u64,
-    /// And on the way back.
+    /// Frames lost in the acknowledgment direction.
     lost_back: u64,
-    /// Dropped by the kernels, for the wire did not fetch them in time.
+    /// Frames dropped by the kernels because the wire did not read them in time.
     unfetched: u64,
-    /// How late the wire's frames were: what 99 % stayed within.
+    /// Lateness of the wire's frames, 99th percentile.
     late: Duration,
 }
 
@@ -67,19 +67,19 @@ impl Cell {
         let Self { rtt_ms, rate_mbit, loss, burst, reorder } = self;
         let mut options = format!("--seed {seed} --delay {}us", rtt_ms * 500);
         if let Some(rate) = rate_mbit {
-            write!(options, " --rate {rate}mbit --queue {rtt_ms}ms").expect("memory takes it");
+            write!(options, " --rate {rate}mbit --queue {rtt_ms}ms").expect("write to a String");
         }
         write!(options, " --ab drop={loss},burst={burst},reorder={reorder}")
-            .expect("memory takes it");
+            .expect("write to a String");
         options
     }
 
-    /// Payload that the wire can carry without loss.
+    /// Payload rate of the wire without loss.
     fn ideal(&self) -> Option<f64> {
         self.rate_mbit.map(|rate| f64::from(rate) * PAYLOAD_BYTES / FRAME_BYTES)
     }
 
-    /// What one Reno flow would get from these losses (Mathis et al. 1997), at most the ideal.
+    /// Throughput of one Reno flow at this loss rate (Mathis et al. 1997), at most the ideal.
     fn reno(&self) -> Option<f64> {
         let bits = PAYLOAD_BYTES * 8.0;
         let mbit = bits / (f64::from(self.rtt_ms) * 1e3) * (1.5 / (self.loss / 100.0)).sqrt();
@@ -113,7 +113,7 @@ impl Cell {
         let counted = flows.add(End::Flue(&source), End::Flue(&sink), 2, PORT);
         let bytes = flows.measure(Duration::from_secs(seconds))[0];
         flows.stop();
-        let info = counted.lock().expect("nobody panics with it").take();
+        let info = counted.lock().expect("an unpoisoned lock").take();
         let (sent, again) = info.map_or((0, 0), |info| (info.segs_out, info.total_retrans));
         let run = Run::new(bytes, seconds, again, sent, &wire.finish());
         self.check(&run);
@@ -121,7 +121,7 @@ impl Cell {
         run
     }
 
-    /// The weather was what it should be: enough of it, and none that nobody asked for.
+    /// Checks that the impairments occurred as configured, and that no other loss did.
     fn check(&self, run: &Run) {
         let Run { frames, lost, reordered, lost_back, .. } = *run;
         let frames = frames as f64;
@@ -130,7 +130,7 @@ impl Cell {
         {
             let (count, expected) = (count as f64, frames * share / 100.0);
             let error = (count - expected).abs();
-            // What comes in bursts of a mean of b varies more: at most by sqrt(2 b).
+            // Bursts with a mean of b increase the deviation by at most sqrt(2 b).
             let wider = f64::from(2 * self.burst).sqrt().max(1.0);
             assert!(
                 error <= 5.0 * wider * expected.sqrt() + 1.0,
@@ -140,8 +140,8 @@ impl Cell {
         assert_eq!(lost_back, 0, "{run:?}");
     }
 
-    /// `run`, again while the wire was late; counts those in `repeated`. A wire that has more to carry than
-    /// it can is late by itself.
+    /// Repeats `run` while the wire was late; counts the repetitions in `repeated`. An overloaded wire is late in any
+    /// run.
     fn in_time(&self, mut run: impl FnMut() -> Run, repeated: &mut usize) -> Run {
         let mut found = run();
         for _ in 0..AGAIN_MAX {
@@ -165,7 +165,7 @@ impl Cell {
     }
 }
 
-/// What a flue connection says of itself, for the log.
+/// Counters of a flue connection, for the log.
 fn said(info: &Info) -> String {
     let Info { rtt, snd_cwnd, snd_ssthresh, snd_wnd, timeouts, fast_retransmits, .. } = info;
     format!(
@@ -204,7 +204,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
 }
 
-/// `94.3 (93.9..94.6)`
+/// Median and range, `94.3 (93.9..94.6)`.
 fn spread(values: Vec<f64>) -> String {
     let (least, most) = values
         .iter()
@@ -212,7 +212,7 @@ fn spread(values: Vec<f64>) -> String {
     format!("{:.1} ({least:.1}..{most:.1})", median(values))
 }
 
-/// Two pairs of runs in a little loss.
+/// Runs two pairs at a low loss rate.
 pub(crate) fn smoke() {
     let cell = Cell { rtt_ms: 4, rate_mbit: Some(50), loss: 0.5, burst: 0, reorder: 0.5 };
     let [kernel, flue]: [&dyn Fn() -> Run; 2] =
@@ -220,22 +220,22 @@ pub(crate) fn smoke() {
     for pair in [kernel, flue] {
         let run = || {
             let run = pair();
-            assert!(run.mbit < 50.0, "the wire has no limit: {run:?}");
+            assert!(run.mbit < 50.0, "rate limit not applied: {run:?}");
             run
         };
-        // A flow that stalls is outside; one whose ends wait for a processor is as slow.
+        // A stalled flow is slower than the limit; a flow whose processes are not scheduled may be as slow.
         quiet(run, |run| run.mbit > 2.0 && run.again > 0.0);
     }
 }
 
 const LOSSES: [f64; 5] = [0.0, 0.01, 0.1, 1.0, 5.0];
 
-/// The parts of the table, each of them measured as one.
+/// Parts of the table, each measured as one.
 const SLOW: &str = "throughput, 100 Mbit/s, RTT 10 ms";
 const FAR: &str = "throughput, 100 Mbit/s, RTT 100 ms";
 const FAST: &str = "throughput, as fast as it goes";
 
-/// The whole table.
+/// Measures the whole table.
 pub(crate) fn throughput(seconds: u64, runs: u64) {
     for (part, rtt_ms) in [(SLOW, 10), (FAR, 100)] {
         let cell = |loss, burst, reorder| {
@@ -251,7 +251,7 @@ pub(crate) fn throughput(seconds: u64, runs: u64) {
     table(FAST, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
 }
 
-/// Measures the cells of a part that are wanted, and writes the part if that is all of them.
+/// Measures the selected cells of a part, and writes the part if all of its cells were measured.
 fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
     let wanted =
         |cell: &Cell| only().is_none_or(|only| format!("{part}, {}", cell.name()).contains(&only));
@@ -271,13 +271,13 @@ fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
         "loss", "ideal", "reno", "kernel", "flue", "flue/", "kernel", "flue"
     );
     let units = format!("{:>89}{:>9}{:>9}", "kernel", "again %", "again %");
-    writeln!(text, "\n{head}\n{units}").expect("memory takes it");
+    writeln!(text, "\n{head}\n{units}").expect("write to a String");
     println!("\n{part}\n\n{head}");
     let (mut late, mut repeated) = (Duration::ZERO, 0);
     for cell in cells.iter().filter(|cell| wanted(cell)) {
         let mut found: [Vec<Run>; 2] = Default::default();
         for seed in 1..=runs {
-            // Who comes first changes, in case the machine tires.
+            // The order alternates, to average out a drift of the machine.
             for turn in 0..2 {
                 let is_flue = (turn + seed) % 2 == 0;
                 let run = || match is_flue {
@@ -289,7 +289,7 @@ fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
         }
         let line = row(cell, &found);
         println!("{line}");
-        writeln!(text, "{line}").expect("memory takes it");
+        writeln!(text, "{line}").expect("write to a String");
         late = found.iter().flatten().map(|run| run.late).fold(late, Duration::max);
     }
     let line = format!(
@@ -297,13 +297,13 @@ fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
          they did not within {LATE_MAX:?} were made again."
     );
     println!("{line}");
-    writeln!(text, "{line}").expect("memory takes it");
+    writeln!(text, "{line}").expect("write to a String");
     if cells.iter().all(wanted) {
         write(part, &text);
     }
 }
 
-/// The only cells wanted, if it is said: those in whose part and name it occurs.
+/// Filter from the environment: cells whose part and name contain it.
 fn only() -> Option<String> {
     std::env::var("FLUE_IMPAIRMENT_ONLY").ok()
 }
@@ -326,15 +326,14 @@ fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
     )
 }
 
-/// Who sends over the bottleneck.
+/// Sender over the bottleneck.
 #[derive(Clone, Copy, PartialEq)]
 enum Sender {
     Kernel,
     Flue,
 }
 
-/// Flows that share a bottleneck: two of flue's and one of the kernel's, and for comparison three of the
-/// kernel's.
+/// Measures flows that share a bottleneck: two of flue and one of the kernel, and for comparison three of the kernel.
 pub(crate) fn fairness(seconds: u64, runs: u64) {
     let warm_up = Duration::from_secs(seconds.div_ceil(4));
     let mut text = format!(
@@ -357,13 +356,13 @@ pub(crate) fn fairness(seconds: u64, runs: u64) {
             }
             let line = format!("{}{:>12}", shared.0, format!("{:.1?}", shared.1));
             println!("{line}");
-            writeln!(text, "{line}").expect("memory takes it");
+            writeln!(text, "{line}").expect("write to a String");
         }
     }
     write("fairness", &text);
 }
 
-/// The line of the table, and how late the wire was.
+/// Line of the table, and lateness of the wire.
 fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (String, Duration) {
     let (left, right) = (Switch::new(1500), Namespace::new());
     let options = format!(
@@ -384,7 +383,7 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (S
     for (port, sender) in (PORT..).zip(senders) {
         let source = match sender {
             Sender::Kernel => End::Kernel(left.namespace()),
-            Sender::Flue => End::Flue(free.next().expect("one for each")),
+            Sender::Flue => End::Flue(free.next().expect("one node per sender")),
         };
         flows.add(source, End::Kernel(&right), 2, port);
     }
@@ -406,7 +405,7 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (S
     (line, late)
 }
 
-/// Puts `text` into its part of the snapshot; the other parts stay. Not if it lacks cells.
+/// Replaces a part of the snapshot with `text`; the other parts are kept. Does nothing if cells are missing.
 fn write(part: &str, text: &str) {
     let path: PathBuf =
         [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "impaired-throughput.txt"]
@@ -423,7 +422,8 @@ fn write(part: &str, text: &str) {
         let body = if name == part { Some(text.trim_end().to_owned()) } else { kept(name) };
         parts.extend(body.map(|body| format!("{}{body}\n", mark(name))));
     }
-    fs::create_dir_all(path.parent().expect("it has one")).expect("docs can be written");
-    fs::write(&path, parts.join("\n")).expect("docs can be written");
+    fs::create_dir_all(path.parent().expect("a parent directory"))
+        .expect("a writable docs directory");
+    fs::write(&path, parts.join("\n")).expect("a writable docs directory");
     println!("written: {}", path.display());
 }

@@ -1,4 +1,4 @@
-//! Options of the chimney: which connections are offloaded and when, which return, and how much the target holds.
+//! Options of the chimney: offload and upload conditions, and the capacity of the target.
 
 use std::io::Write;
 use std::thread;
@@ -22,12 +22,12 @@ rows! { ALL;
 
 const LITTLE: usize = 20_000;
 
-/// Waits until the connection of that node is so.
+/// Waits until `is_so` returns true for the connection of that node.
 fn expect(bench: &Bench, host: u8, is_so: impl Fn(&Value) -> bool) -> Value {
     bench.expect(&format!("--node tap{host}"), is_so)
 }
 
-// One node after the other carries as much; with the default it is not enough.
+// Each node in turn transfers the same number of bytes; with the default it is not enough.
 fn after_bytes(bench: &Bench) {
     let mut nodes = [(2, ""), (3, "--offload-after-bytes 20000")].map(|(host, options)| {
         let options = format!("--offload auto {options}");
@@ -68,7 +68,8 @@ fn ports(bench: &Bench) {
     }
 }
 
-// Reasons that are followed, and for comparison what is posted so that there is none, and what is not asked for.
+// Enabled upload reasons, and for comparison a posted request that avoids the reason, and a reason that is not
+// enabled.
 fn upload_on(bench: &Bench) {
     const MUCH: usize = 4 << 20;
     let cases = [
@@ -86,7 +87,7 @@ fn upload_on(bench: &Bench) {
         let mut flue = bench.listen(options, Output::Bytes);
         let mut output = flue.take_output();
         let mut socket = bench.connect();
-        // The target has it before there is anything to judge.
+        // The connection is offloaded before there is any reason to upload it.
         bench.expect("", |one| one["offloads"] == 1);
         carry(&mut socket, &mut output, bytes);
         let one = bench.expect("", |one| reason.is_none() || one["uploads"] == 1);
@@ -96,7 +97,7 @@ fn upload_on(bench: &Bench) {
     }
 }
 
-// The one that rests for a day was uploaded before the one that does not rest, which is offloaded again.
+// A connection with a hold-down of a day was uploaded before the one without, which is offloaded again.
 fn offload_holddown(bench: &Bench) {
     let nodes = [(2, 86_400), (3, 0)].map(|(host, seconds)| {
         let options = format!("--upload-on small-io --prepost 100 --offload-holddown {seconds}");
@@ -127,7 +128,7 @@ fn capacity(bench: &Bench) {
         let _socket = bench.connect();
         refused(bench, status);
     }
-    // What a connection brings along: one that nobody reads from, one whose peer reads nothing.
+    // Data of the migrated connection: unread received data, or unsent data to a peer that does not read.
     for (kind, queue, status) in
         [("receive=1000", "recv_q", "TCP_RCV_BUFFER"), ("send=1000", "send_q", "TCP_XMIT_BUFFER")]
     {
@@ -139,7 +140,7 @@ fn capacity(bench: &Bench) {
         if queue == "send_q" {
             thread::spawn(move || while input.write_all(&[7; 65_536]).is_ok() {});
         }
-        // As long as buffers on the way take more, there may be less at the moment of the hand-over.
+        // While buffers on the path accept more, less data may be queued at the hand-over.
         let deadline = Instant::now() + START;
         loop {
             bench.expect("", |one| {
@@ -149,14 +150,14 @@ fn capacity(bench: &Bench) {
             if bench.say("offload all").status == Some(1) {
                 break;
             }
-            assert!(Instant::now() < deadline, "{kind}: it is never refused");
+            assert!(Instant::now() < deadline, "{kind}: never refused");
             bench.say("upload all");
         }
         refused(bench, status);
     }
 }
 
-/// The target has refused the only connection with this status.
+/// Waits until the target has refused the only connection with this status.
 fn refused(bench: &Bench, status: &str) {
     let one = bench.expect("", |one| one["refusals"].as_u64() >= Some(1));
     let name = format!("NDIS_STATUS_OFFLOAD_{status}");

@@ -1,4 +1,4 @@
-//! Impairments, by pings of the kernel, each of which passes the node's link twice, and by transfers.
+//! Impairments, measured by kernel pings, each of which passes the node's link twice, and by transfers.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -23,12 +23,12 @@ rows! { ALL;
     "--queue", "--rate 1Mbit --queue 2p" => queue;
 }
 
-/// Pings at once: not more than the kernel's buffer of their socket holds.
+/// Number of concurrent pings: within the capacity of the socket buffer.
 const COUNT: u16 = 200;
-/// No answer comes after that: a failure's time where all are awaited.
+/// Time without a response after which none is expected; a time limit if all are expected.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What comes back of [`COUNT`] pings of a node with these options.
+/// Responses to [`COUNT`] pings of a node with these options.
 fn answers(bench: &Bench, options: &str, is_enough: impl Fn(&[Answer]) -> bool) -> Vec<Answer> {
     let _flue = bench.listen(options, Output::Bytes);
     let mut pinger = Pinger::new(&bench.kernel, Ipv4Addr::new(10, 0, 0, 2));
@@ -36,7 +36,7 @@ fn answers(bench: &Bench, options: &str, is_enough: impl Fn(&[Answer]) -> bool) 
     pinger.burst(COUNT, 0, QUIET, is_enough)
 }
 
-/// All of them, which is all that comes.
+/// True if exactly all responses have arrived.
 fn all(answers: &[Answer]) -> bool {
     answers.len() >= usize::from(COUNT)
 }
@@ -45,14 +45,14 @@ fn never(_: &[Answer]) -> bool {
     false
 }
 
-/// The numbers of pings that were answered.
+/// Numbers of the pings that were answered.
 fn numbers(answers: &[Answer]) -> Vec<u16> {
     answers.iter().map(|(number, _)| *number).collect()
 }
 
 fn drop_frames(bench: &Bench) {
     assert_eq!(numbers(&answers(bench, "--drop 0", all)), (0..COUNT).collect::<Vec<_>>());
-    // One of four gets through both ways.
+    // One of four passes in both directions.
     let some = answers(bench, "--drop 50", never).len();
     assert!((20..=90).contains(&some), "{some} of {COUNT}");
     let line = format!("nc {} -w 1 --drop 100 10.0.0.1 9", Bench::plug(2));
@@ -60,7 +60,7 @@ fn drop_frames(bench: &Bench) {
     flue.expect_exit(1, START);
 }
 
-/// How many pings in a row were not answered, on average over some bursts of them.
+/// Average number of consecutive unanswered pings, over several bursts.
 fn mean_run(bench: &Bench, options: &str) -> f64 {
     let _flue = bench.listen(options, Output::Bytes);
     let mut pinger = Pinger::new(&bench.kernel, Ipv4Addr::new(10, 0, 0, 2));
@@ -82,7 +82,7 @@ fn burst(bench: &Bench) {
 }
 
 fn dup(bench: &Bench) {
-    // As many answers as the buffer of the socket holds: request and answer are doubled.
+    // Limited by the socket's buffer: requests and responses are duplicated.
     const COUNT: u16 = 50;
     for (percent, times) in [(0, 1), (100, 4)] {
         let _flue = bench.listen(&format!("--dup {percent}"), Output::Bytes);
@@ -101,7 +101,7 @@ fn reorder(bench: &Bench) {
     let mixed = numbers(&answers(bench, "--reorder 50", all));
     let passed = mixed.windows(2).filter(|two| two[0] > two[1]).count();
     assert!(passed > 10, "{mixed:?}");
-    assert!(mixed.len() >= usize::from(COUNT) - 4, "next to none is lost: {}", mixed.len());
+    assert!(mixed.len() >= usize::from(COUNT) - 4, "too many lost: {}", mixed.len());
 }
 
 fn corrupt(bench: &Bench) {
@@ -111,25 +111,25 @@ fn corrupt(bench: &Bench) {
     answers(bench, "--corrupt 0", all);
     assert_eq!(damaged(), 0);
     let came = answers(bench, "--corrupt 30", never).len();
-    assert!(came < usize::from(COUNT), "the node has taken damaged requests: {came}");
+    assert!(came < usize::from(COUNT), "the node accepted corrupted requests: {came}");
     assert!(came > 20 && damaged() > 5, "{came} came, {} damaged", damaged());
 }
 
 fn delay(bench: &Bench) {
-    // Less than a turn of the engine may be missing: a frame's time is that of the turn that fetches it.
+    // Up to one turn of the engine may be missing: a frame's timestamp is that of the turn that reads it.
     let both_ways = Duration::from_millis(39);
     let late = answers(bench, "--delay 20ms", all);
     assert!(all(&late) && late.iter().all(|(_, time)| *time >= both_ways), "{late:?}");
     quick(bench, "--delay 0s", both_ways);
 }
 
-/// Some ping of a node with these options comes back sooner than that.
+/// Checks that some ping of a node with these options is answered within the limit.
 fn quick(bench: &Bench, options: &str, limit: Duration) {
     let _flue = bench.listen(options, Output::Bytes);
     let mut pinger = Pinger::new(&bench.kernel, Ipv4Addr::new(10, 0, 0, 2));
     let deadline = Instant::now() + START;
     while pinger.once() >= limit {
-        assert!(Instant::now() < deadline, "{options}: none was back in {limit:?}");
+        assert!(Instant::now() < deadline, "{options}: no response within {limit:?}");
     }
 }
 
@@ -144,7 +144,7 @@ fn rate(bench: &Bench) {
     let mut flue = bench.listen("--rate 8Mbit", Output::Bytes);
     let mut socket = bench.connect();
     let began = Instant::now();
-    // What the node sends passes its wire at 1 MB/s.
+    // The node's wire transmits at 1 MB/s.
     let mut input = flue.take_input();
     let writer = std::thread::spawn(move || input.write_all(&[7; 500_000]));
     let mut received = Vec::new();
@@ -163,7 +163,7 @@ fn queue(bench: &Bench) {
         pinger.burst(20, 1000, 4 * QUIET, |answers| answers.len() >= enough).len()
     };
     assert_eq!(came("", 20), 20);
-    // On the wire, and two behind it; there is time for a few more while the burst lasts.
+    // One on the wire, and two queued; a few more can be transmitted during the burst.
     let few = came("--queue 2p", 20);
     assert!((1..=12).contains(&few), "{few} of 20");
 }

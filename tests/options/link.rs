@@ -1,4 +1,4 @@
-//! Options of the TAP, of addresses, and of what a node writes and where it is found.
+//! Options of the TAP, addresses, output files and the control socket.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -43,14 +43,14 @@ rows! { ALL;
     "--progress", "--progress manual" => progress;
 }
 
-/// The link of that name, as `ip` tells of it.
+/// Link of that name, as reported by `ip`.
 fn link(namespace: &Namespace, name: &str) -> Value {
     let text = namespace.ip(&format!("-details -json address show dev {name}"));
     let links: Value = serde_json::from_str(&text).expect("ip prints JSON");
     links[0].clone()
 }
 
-/// The TAP of a node with these options, while the node runs.
+/// TAP of a node with these options, while the node runs.
 fn tap_of_a_node(bench: &Bench, options: &str) -> Value {
     let _flue = bench.listen(options, Output::Bytes);
     link(bench.switch.namespace(), "tap2")
@@ -65,7 +65,7 @@ fn tap(bench: &Bench) {
         assert_eq!(host.links(), [name]);
         flue.signal(rustix::process::Signal::TERM);
         flue.wait(START);
-        assert!(host.links().is_empty(), "a TAP that the run has made goes away with it");
+        assert!(host.links().is_empty(), "a TAP created by the node is removed");
     }
     let host = Namespace::new();
     host.ip("tuntap add mode tap name before");
@@ -73,16 +73,16 @@ fn tap(bench: &Bench) {
     flue.expect_line("listening", START);
     flue.signal(rustix::process::Signal::TERM);
     flue.wait(START);
-    assert_eq!(host.links(), ["before"], "one that was there stays");
+    assert_eq!(host.links(), ["before"], "an existing TAP is kept");
 }
 
-// With a header or without, a TAP of ours carries the node's frames, and no other is made.
+// With or without a vnet header, an inherited TAP carries the node's frames, and no other TAP is created.
 fn tap_fd(bench: &Bench) {
     let host = bench.switch.namespace();
     let plug = format!("--addr 10.0.0.2/24 --bridge {}", Switch::BRIDGE);
     for (name, vnet) in [("handed0", VnetMode::On), ("handed1", VnetMode::Off)] {
         let made = host.run(|| open_tap(&TapOptions::new(name, 1500, vnet)).expect("a TAP"));
-        // The copy stays open over exec: also in a process that another test starts meanwhile.
+        // The copy stays open over exec, also in a process that another test starts at the same time.
         let handed = rustix::io::dup(made.link.descriptor().unwrap()).unwrap();
         let line = format!("nc -l {PORT} {plug} --tap-fd {}", handed.as_raw_fd());
         let mut flue = bench.start(&line, Output::Bytes);
@@ -114,7 +114,7 @@ fn addr(bench: &Bench) {
     drop(bench.connect_to(6));
     flue.expect_exit(0, START);
 
-    // What is beyond the prefix is not on the link.
+    // An address outside of the prefix is not on-link.
     bench.kernel.ip("address add 10.0.9.1/32 dev lo");
     let listener = listen_in(&bench.kernel);
     for (prefix, status) in [(24, 1), (16, 0)] {
@@ -127,7 +127,7 @@ fn listen_in(host: &Namespace) -> TcpListener {
     host.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))).expect("a port")
 }
 
-/// `flue nc` with these words and the listener's port ends with that status: the connection came about, or not.
+/// Runs `flue nc` with these words and the listener's port; checks the exit status, which shows whether it connected.
 fn connects(bench: &Bench, listener: &TcpListener, words: &str, status: i32) {
     let port = listener.local_addr().unwrap().port();
     let mut flue = bench.start(&format!("nc {words} {port}"), Output::Bytes);
@@ -146,7 +146,7 @@ fn gateway(bench: &Bench) {
     connects(bench, &listener, &format!("{plug} --gateway 10.0.0.1 10.9.9.9"), 0);
 }
 
-// RFC 5227 §2.1.1, RFC 4862 §5.4: by a kernel and by another node, in either family.
+// RFC 5227 §2.1.1, RFC 4862 §5.4: conflicts with a kernel and with another node, in either family.
 fn dad(bench: &Bench) {
     bench.kernel.ip("address add fd00::1/64 dev eth0 nodad");
     let _other = bench.listen_at(3, "--addr fd00::3/64 --mac 02:00:00:00:00:33", Output::Bytes);
@@ -175,13 +175,13 @@ fn dad(bench: &Bench) {
     }
 }
 
-/// The Ethernet address by which the kernel knows the node.
+/// Ethernet address in the kernel's neighbor entry for the node.
 fn neighbor(bench: &Bench) -> String {
     Pinger::new(&bench.kernel, Ipv4Addr::new(10, 0, 0, 2)).once();
     let table: Value =
         serde_json::from_str(&bench.kernel.ip("-json neighbor show 10.0.0.2")).unwrap();
     bench.kernel.ip("neighbor flush dev eth0");
-    table[0]["lladdr"].as_str().expect("it has answered").to_owned()
+    table[0]["lladdr"].as_str().expect("the node's neighbor entry").to_owned()
 }
 
 fn neighbor_of(bench: &Bench, options: &str) -> String {
@@ -192,7 +192,7 @@ fn neighbor_of(bench: &Bench, options: &str) -> String {
 fn mac(bench: &Bench) {
     let derived = neighbor_of(bench, "");
     assert_ne!(derived, "02:00:00:00:07:77");
-    assert_eq!(neighbor_of(bench, ""), derived, "it is derived from what is the same");
+    assert_eq!(neighbor_of(bench, ""), derived, "derived from the same values");
     assert_eq!(neighbor_of(bench, "--mac 02:00:00:00:07:77"), "02:00:00:00:07:77");
 }
 
@@ -201,7 +201,7 @@ fn mtu(bench: &Bench) {
         let _flue = bench.listen(options, Output::Bytes);
         assert_eq!(link(bench.switch.namespace(), "tap2")["mtu"], mtu);
         let mut socket = bench.connect();
-        // The target counts what it has received itself.
+        // The target counts the data that it received itself.
         bench.expect("", |one| one["offload_state"] == "Offloaded");
         socket.write_all(&[7; 5000]).unwrap();
         let one = bench.expect("", |one| one["info"]["bytes_received"] == 5000);
@@ -235,23 +235,26 @@ fn host_addr(bench: &Bench) {
     let mut flue = start("--host-addr 10.0.0.1/24");
     let address = &link(&host, "tap2")["addr_info"][0];
     assert_eq!((&address["local"], &address["prefixlen"]), (&"10.0.0.1".into(), &24.into()));
-    drop(host.run(|| TcpStream::connect_timeout(&Bench::address(2), START)).expect("it accepts"));
+    drop(
+        host.run(|| TcpStream::connect_timeout(&Bench::address(2), START))
+            .expect("an accepted connection"),
+    );
     drop(flue.take_input());
     flue.expect_exit(0, START);
 }
 
-/// The longest frame with data from the node in a capture of this file.
+/// Length of the longest data frame from the node in this capture.
 fn longest_frame(capture: &Path) -> usize {
-    let frames = capture::read(capture).expect("it is a capture");
+    let frames = capture::read(capture).expect("a valid capture");
     let from_node = capture::segments(&frames).into_iter().filter(|one| one.from.port() == PORT);
-    from_node.map(|one| frames[one.frame - 1].data.len()).max().expect("it has sent something")
+    from_node.map(|one| frames[one.frame - 1].data.len()).max().expect("a data frame from the node")
 }
 
-/// A node with these options sends so many bytes, and ends.
+/// Runs a node with these options that sends that many bytes.
 fn send(bench: &Bench, options: &str, bytes: usize) {
     let mut flue = bench.listen(options, Output::Bytes);
     let mut socket = bench.connect();
-    // The target sends it.
+    // The target sends the data.
     bench.expect("", |one| one["offload_state"] == "Offloaded");
     let mut input = flue.take_input();
     let writer = thread::spawn(move || input.write_all(&vec![7; bytes]));
@@ -270,7 +273,7 @@ fn vnet(bench: &Bench) {
         ("off", false, false),
         ("checksum", true, false),
         ("on", true, true),
-        // The kernel has it where it has the others.
+        // The kernel supports it together with the other features.
         ("auto", true, true),
     ] {
         let tap = tap_of_a_node(bench, &format!("--vnet {value}"));
@@ -293,7 +296,7 @@ fn tx_page_recycling(bench: &Bench) {
     }
 }
 
-/// What the kernel's sysfs of a namespace has in a file of a link's directory.
+/// Content of a file in a link's sysfs directory, in a namespace.
 fn sysfs(namespace: &Namespace, link: &str, file: &str) -> String {
     // sysfs shows the namespace in which it was mounted.
     namespace.run(|| {
@@ -313,7 +316,7 @@ fn napi(bench: &Bench) {
     for (value, threaded) in [("off", "0"), ("threaded", "1")] {
         let flue = bench.listen(&format!("--napi {value}"), Output::Bytes);
         assert_eq!(sysfs(bench.switch.namespace(), "tap2", "threaded"), threaded, "{value}");
-        // The node's frames get through.
+        // The node's frames reach the kernel.
         drop(bench.connect());
         drop(flue);
     }
@@ -325,11 +328,11 @@ fn txqueuelen(bench: &Bench) {
     }
 }
 
-/// How many threads of the process have a name that begins so.
+/// Number of threads of the process whose name starts with `name`.
 fn threads(process: &Process, name: &str) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("a running process");
     let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
-    // A thread that has just ended has no name any more.
+    // A thread that has just exited has no name.
     names.filter_map(Result::ok).filter(|found| found.starts_with(name)).count()
 }
 
@@ -340,7 +343,7 @@ fn queues(bench: &Bench) {
         let capture = bench.runtime.file(&format!("queues{count}.pcapng"));
         let options = format!("--queues {count} --pcap {}", capture.display());
         let flue = bench.listen(&options, Output::Bytes);
-        // A thread names itself when it begins.
+        // A thread sets its name when it starts.
         let deadline = Instant::now() + START;
         while threads(&flue, ENGINE) < count {
             assert!(
@@ -374,7 +377,7 @@ fn pcap(bench: &Bench) {
     send(bench, "", 1000);
     assert!(!capture.exists());
     send(bench, &format!("--pcap {}", capture.display()), 1000);
-    let frames = capture::read(&capture).expect("it is a capture");
+    let frames = capture::read(&capture).expect("a valid capture");
     let segments = capture::segments(&frames);
     let has = |from_node: bool, flags| {
         segments.iter().any(|one| (one.from.port() == PORT) == from_node && one.flags.has(flags))
@@ -392,7 +395,7 @@ fn control(bench: &Bench) {
     let sockets = bench.sockets();
     assert_eq!(sockets, [bench.runtime.file(&format!("flue/tap2-{}.sock", flue.id()))]);
     drop(flue);
-    fs::remove_file(&sockets[0]).expect("a killed node leaves it");
+    fs::remove_file(&sockets[0]).expect("the socket of a killed node");
 
     let path = bench.runtime.file("elsewhere.sock");
     let flue = bench.listen(&format!("--control {}", path.display()), Output::Bytes);
@@ -405,14 +408,15 @@ fn control(bench: &Bench) {
     assert_eq!(threads(&flue, "flue-control"), 0);
 }
 
-/// The initial sequence number of a connection that a node with this seed opens, by its capture.
+/// Initial sequence number of a connection from a node with this seed, read from its capture.
 fn initial_number(bench: &Bench, listener: &TcpListener, seed: u32) -> u32 {
     let capture = bench.runtime.file("seed.pcapng");
     let plug = format!("{} --mac 02:00:00:00:07:77", Bench::plug(2));
     let words = format!("{plug} --seed {seed} --pcap {} 10.0.0.1", capture.display());
     connects(bench, listener, &words, 0);
-    let segments = capture::segments(&capture::read(&capture).expect("it is a capture"));
-    let opening = segments.iter().find(|one| one.flags.has(Flags::SYN)).expect("it has connected");
+    let segments = capture::segments(&capture::read(&capture).expect("a valid capture"));
+    let opening =
+        segments.iter().find(|one| one.flags.has(Flags::SYN)).expect("a SYN in the capture");
     assert_eq!(opening.from.ip(), IpAddr::from([10, 0, 0, 2]));
     opening.seq
 }

@@ -1,8 +1,8 @@
-//! Every option of `flue nc`, `flue rping` and `flue perf` does what its help says: a row and a test for each, on real
-//! TAPs, against a run without the option or with another value.
+//! Effect of every option of `flue nc`, `flue rping` and `flue perf`, compared with its help. Each option has a row
+//! and a test on real TAPs, compared with a run without the option or with another value.
 //!
-//! Node options, chimney options and impairments are the same in the three commands: their effect is tested once, by
-//! `flue nc` with a kernel as its peer, and that each command takes them in the same way by its configuration.
+//! Node options, chimney options and impairments are the same in the three commands. Their effect is tested once,
+//! with `flue nc` and a kernel peer; the resulting configuration is compared between the commands.
 
 mod chimney;
 mod impairments;

@@ -1,4 +1,4 @@
-//! Options of MPA: what a kernel's socket reads in the Request, and that pings come about.
+//! Options of MPA: the Request that a kernel socket receives, and the success of pings.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -16,10 +16,11 @@ rows! { &["rping", "perf"];
     "--rtr" => rtr;
 }
 
-/// The Requests of a client, which gets no Reply: one, or those of all its `connections`.
+/// Requests of a client that receives no Reply: one, or those of all its `connections`.
 fn requests(bench: &Bench, options: &str, connections: usize) -> [Vec<Frame>; 2] {
     ["rping -c -a 10.0.0.1", "perf write-lat 10.0.0.1"].map(|command| {
-        // A port of its own: the listener before may live on for a moment, in a process that a test beside this forks.
+        // A separate port: the previous listener may remain open for a moment in a child process that a concurrent
+        // test forks.
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         let listener = bench.kernel.run(|| TcpListener::bind(any)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -43,7 +44,7 @@ fn requests(bench: &Bench, options: &str, connections: usize) -> [Vec<Frame>; 2]
     })
 }
 
-/// Two pings between two nodes with these options.
+/// Runs two pings between two nodes with these options.
 fn ping(bench: &Bench, server: &str, client: &str) {
     let line = format!("rping -s {} {server}", Bench::plug(3));
     let mut serving = bench.start(&line, Output::Lines);
@@ -80,7 +81,7 @@ fn revision(bench: &Bench) {
         ("", &[Two][..]),
         ("--mpa-revision 2", &[Two]),
         ("--mpa-revision 1", &[One]),
-        // Nobody answers the first.
+        // The first Request is not answered.
         ("--mpa-revision auto", &[Two, One]),
     ] {
         for frames in requests(bench, options, revisions.len()) {

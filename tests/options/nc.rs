@@ -1,4 +1,4 @@
-//! Options of `flue nc` alone.
+//! Options specific to `flue nc`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,13 +19,13 @@ rows! { &["nc"];
     "--prepost" => prepost;
 }
 
-// Without it the same words are those of who connects.
+// Without `--listen`, the same words are the address to connect to.
 fn listen(bench: &Bench) {
     let mut flue = bench.listen("", Output::Bytes);
     let mut output = flue.take_output();
     let mut socket = bench.connect();
     carry(&mut socket, &mut output, 5);
-    // For one connection.
+    // The listener accepts one connection.
     let second = bench.kernel.run(|| TcpStream::connect_timeout(&Bench::address(2), START));
     assert_eq!(second.map_err(|error| error.kind()).unwrap_err(), ErrorKind::ConnectionRefused);
     drop(socket);
@@ -35,7 +35,7 @@ fn listen(bench: &Bench) {
     connects.expect_exit(1, START);
 }
 
-/// A listener in the kernel, and its port.
+/// Listener of the kernel, and its port.
 fn kernel_listener(bench: &Bench) -> (TcpListener, u16) {
     let listener = bench.kernel.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -45,7 +45,7 @@ fn kernel_listener(bench: &Bench) -> (TcpListener, u16) {
 const TWO_ADDRESSES: &str = "--tap tap2 --addr 10.0.0.2/24 --addr 10.0.0.6/24 --bridge br0";
 
 fn place(bench: &Bench) {
-    // HOST PORT to connect to.
+    // HOST PORT: remote address.
     let (listener, port) = kernel_listener(bench);
     let mut flue = bench.start(&format!("nc 10.0.0.1 {port} {}", Bench::plug(2)), Output::Bytes);
     flue.take_input().write_all(b"hello").unwrap();
@@ -53,7 +53,7 @@ fn place(bench: &Bench) {
     listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
     assert_eq!(text, "hello");
     flue.expect_exit(0, START);
-    // PORT, or HOST PORT, to listen on.
+    // PORT, or HOST PORT: local address of the listener.
     for (words, at) in [("5000", "0.0.0.0:5000"), ("10.0.0.6 5000", "10.0.0.6:5000")] {
         let mut flue = bench.start(&format!("nc -l {words} {TWO_ADDRESSES}"), Output::Bytes);
         let line = flue.expect_line("listening", START);
@@ -63,7 +63,7 @@ fn place(bench: &Bench) {
             bench.kernel.run(|| TcpStream::connect_timeout(&there, START))
         };
         if words.starts_with("10") {
-            let error = to(2).expect_err("it listens at the other address");
+            let error = to(2).expect_err("a listener on the other address");
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             drop(to(6).unwrap());
         } else {
@@ -96,7 +96,8 @@ fn source(bench: &Bench) {
     }
 }
 
-// Nobody is there. The one with much time, which was started before, still tries when the other one has given up.
+// Connection to an unused address. The run with the long limit, started first, still retries when the other one has
+// failed.
 fn timeout(bench: &Bench) {
     let start = |host: u8, seconds: u32| {
         let line = format!("nc 10.0.0.99 9 --timeout {seconds} {}", Bench::plug(host));
@@ -112,7 +113,8 @@ fn timeout(bench: &Bench) {
     assert!(patient.is_running(), "{:?}", patient.log());
 }
 
-// The target may upload a connection that receives with no request posted: one without them is, one with them is not.
+// The target may upload a connection that receives without a posted request: without preposted requests it is
+// uploaded, with them it is not.
 fn prepost(bench: &Bench) {
     for (options, uploads) in [("", 1), ("--prepost 65536", 0)] {
         let options = format!("--upload-on no-buffer-preposting {options}");

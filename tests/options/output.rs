@@ -1,4 +1,4 @@
-//! How a run is told: the same options in all commands, each tried with each.
+//! Output options, which are shared by all commands, each tested with each command.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,7 +16,7 @@ rows! { ALL;
     "--json" => json;
 }
 
-/// What a client has said on its standard output and on its standard error, and its exit status.
+/// Standard output, standard error and exit status of a client.
 struct CommandOutput {
     out: String,
     err: String,
@@ -33,7 +33,7 @@ fn client(bench: &Bench, line: &str) -> CommandOutput {
     CommandOutput { out, err: client.all_lines(START), status }
 }
 
-/// A client of each command with these options, against a server, to its good end.
+/// Runs a client of each command with these options against a server; all exit with 0.
 fn each(bench: &Bench, options: &str) -> [CommandOutput; 3] {
     let listener = bench.kernel.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -56,7 +56,7 @@ fn each(bench: &Bench, options: &str) -> [CommandOutput; 3] {
     told
 }
 
-/// Whether the three have said a word on standard error.
+/// True, for each of the three, if standard error contains the word.
 fn says(told: &[CommandOutput; 3], word: &str) -> [bool; 3] {
     told.each_ref().map(|told| told.err.contains(word))
 }
@@ -93,12 +93,12 @@ fn json(bench: &Bench) {
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
     };
     let [nc, rping, perf] = each(bench, "--json");
-    assert_eq!(nc.out, "", "standard output is the connection's");
+    assert_eq!(nc.out, "", "standard output carries the data only");
     let documents = [&nc.err, &rping.out, &perf.out].map(|text| parse(text));
     assert_eq!(documents[0]["result"]["sent_bytes"], 0);
     assert_eq!(documents[1]["result"]["pings"], 2);
     assert_eq!(documents[2]["results"][0]["iterations"], 10);
-    // Also when the run fails: nobody listens there.
+    // Also if the run fails: nothing listens on that port.
     let lines = [
         "nc 10.0.0.1 9 --json",
         "rping -c -a 10.0.0.1 -p 9 -C 1 --json",

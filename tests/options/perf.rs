@@ -1,4 +1,4 @@
-//! Options of `flue perf` alone: a server on node 3, a client on node 2.
+//! Options specific to `flue perf`: a server on node 3, a client on node 2.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -36,10 +36,10 @@ rows! { &["perf"];
     "--max-pending-mpa" => max_pending_mpa;
 }
 
-/// Longer than a displaced connection waits for its reset, shorter than a Request is waited for.
+/// Longer than the reset of a displaced connection takes, shorter than the time limit of a Request.
 const DISPLACED: Duration = Duration::from_secs(3);
 
-/// Whether the first of two connections of the kernel, neither of which says anything, is reset for the second one.
+/// True if the first of two idle kernel connections is reset in favor of the second one.
 fn is_displaced(bench: &Bench, options: &str) -> bool {
     let _server = serve(bench, &format!("write-bw {options}"));
     let at = SocketAddr::from(([10, 0, 0, 3], 18515));
@@ -48,28 +48,31 @@ fn is_displaced(bench: &Bench, options: &str) -> bool {
         bench.kernel.run(connect).expect("the server listens")
     });
     first.set_read_timeout(Some(DISPLACED)).expect("a limit");
-    let error = first.read(&mut [0]).expect_err("nothing is sent");
+    let error = first.read(&mut [0]).expect_err("a read without data");
     error.kind() == ErrorKind::ConnectionReset
 }
 
 fn backlog(bench: &Bench) {
-    assert!(!is_displaced(bench, ""), "128 of one peer may wait");
-    assert!((0..4).any(|_| is_displaced(bench, "--backlog 1")), "one of a peer");
+    assert!(!is_displaced(bench, ""), "the default permits 128 pending connections per peer");
+    assert!((0..4).any(|_| is_displaced(bench, "--backlog 1")), "one pending connection per peer");
 }
 
 fn max_pending_mpa(bench: &Bench) {
-    assert!(!is_displaced(bench, ""), "1,024 may wait");
-    assert!((0..4).any(|_| is_displaced(bench, "--max-pending-mpa 1")), "one of all");
+    assert!(!is_displaced(bench, ""), "the default permits 1,024 pending connections");
+    assert!(
+        (0..4).any(|_| is_displaced(bench, "--max-pending-mpa 1")),
+        "one pending connection in total"
+    );
 }
 
-/// A server on node 3.
+/// Starts a server on node 3.
 fn serve(bench: &Bench, options: &str) -> Process {
     let mut server = bench.start(&format!("perf {options} {}", Bench::plug(3)), Output::Lines);
     server.expect_line("listening", START);
     server
 }
 
-/// What a client on node 2 writes to standard output, and its exit status.
+/// Standard output and exit status of a client on node 2.
 fn client(bench: &Bench, options: &str) -> (String, Option<i32>) {
     let line = format!("perf {options} {} 10.0.0.3", Bench::plug(2));
     let mut client = bench.start(&line, Output::Bytes);
@@ -78,7 +81,7 @@ fn client(bench: &Bench, options: &str) -> (String, Option<i32>) {
     (out, client.wait(START).code())
 }
 
-/// The document of a client with these options, of a server of that kind with those; both end well.
+/// Document of a client with these options, for a server of that kind with `of_server`; both exit with 0.
 fn document(bench: &Bench, kind: &str, options: &str, of_server: &str) -> Value {
     let mut server = serve(bench, &format!("{kind} -1 {of_server}"));
     let (out, status) = client(bench, &format!("{kind} {options} --json"));
@@ -96,7 +99,7 @@ fn seconds(result: &Value) -> f64 {
 }
 
 fn kind(bench: &Bench) {
-    // What says which it was: RDMA has CRCs, bandwidth has no latency.
+    // Fields that identify the kind: RDMA has CRCs, bandwidth has no latency.
     let kinds = [
         ("write-bw", true, None, 64 << 10),
         ("read-bw", true, None, 64 << 10),
@@ -126,11 +129,11 @@ fn kind(bench: &Bench) {
 }
 
 fn host(bench: &Bench) {
-    // Without it is a server, which `serve` sees listen; with it a client of that one and no other.
+    // Without the option the process is a server, whose listener `serve` awaits; with it, a client of that server.
     let document = document(bench, "tcp-bw", "-n 10 -O 0", "");
     assert_eq!((&document["role"], &document["remote"]), (&"client".into(), &"10.0.0.3".into()));
     let (out, status) = client(bench, "tcp-bw -n 10 --json");
-    assert_eq!(status, Some(1), "nobody is there: {out}");
+    assert_eq!(status, Some(1), "no server: {out}");
 }
 
 fn size(bench: &Bench) {
@@ -167,22 +170,22 @@ fn duration(bench: &Bench) {
     assert!(longer >= 1.1, "{longer}");
     let shorter = result(bench, "tcp-rr", "-D 0.02 -O 0 -s 100");
     assert!(seconds(&shorter) >= 0.02, "{shorter}");
-    // A lost turn on a busy machine does not make it half a second.
+    // A scheduling delay on a busy machine does not lengthen it to half a second.
     assert!(seconds(&shorter) < longer, "{shorter}");
 }
 
-/// The segments that the client on node 2 has seen.
+/// Segments in the capture of the client on node 2.
 fn segments(bench: &Bench, kind: &str, options: &str) -> Vec<Segment> {
     let file = bench.runtime.file("perf.pcapng");
     document(bench, kind, &format!("{options} --pcap {}", file.display()), "");
-    capture::segments(&capture::read(&file).expect("it is a capture"))
+    capture::segments(&capture::read(&file).expect("a valid capture"))
 }
 
 fn of_node(segment: &Segment, host: u8) -> bool {
     segment.from.ip() == IpAddr::from([10, 0, 0, host])
 }
 
-/// Bytes of payload from a node.
+/// Payload bytes from a node.
 fn payload(segments: &[Segment], host: u8) -> u32 {
     segments.iter().filter(|one| of_node(one, host)).map(|one| one.payload_bytes).sum()
 }
@@ -199,7 +202,7 @@ fn connections(bench: &Bench) {
     }
 }
 
-// One message under way at a time takes a round trip each; as many as there are go at once.
+// With one outstanding message each takes a round trip; with several they are sent together.
 fn depth(bench: &Bench) {
     let document = document(bench, "read-bw", "-n 40 -s 100 -O 0 --depth 1", "--delay 5ms");
     let took = seconds(&document["results"][0]);
@@ -212,7 +215,7 @@ fn post_list(bench: &Bench) {
         let segments = segments(bench, "write-bw", &options);
         segments.iter().filter(|one| of_node(one, 2) && one.payload_bytes > 0).count()
     });
-    // Later ones queue behind what is in flight, and leave together.
+    // Later messages queue behind those in flight, and are sent together.
     assert!(2 * frames[1] > 3 * frames[0], "{frames:?}");
 }
 
@@ -243,7 +246,7 @@ fn omit(bench: &Bench) {
 
 fn port(bench: &Bench) {
     let mut server = serve(bench, "tcp-bw -1 --port 18600");
-    assert_eq!(client(bench, "tcp-bw -n 10 -O 0").1, Some(1), "it is not the usual port");
+    assert_eq!(client(bench, "tcp-bw -n 10 -O 0").1, Some(1), "not the default port");
     assert_eq!(client(bench, "tcp-bw -n 10 -O 0 -p 18600").1, Some(0));
     server.expect_exit(0, START);
 }
@@ -269,11 +272,11 @@ fn stack(bench: &Bench) {
     let line = "perf tcp-bw -1 --stack kernel";
     let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
     server.expect_line("listening", START);
-    assert_eq!(bench.kernel.links(), ["eth0"], "the kernel's sockets need no TAP");
+    assert_eq!(bench.kernel.links(), ["eth0"], "kernel sockets require no TAP");
     let line = format!("perf tcp-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
     bench.start(&line, Output::Lines).expect_exit(0, START);
     server.expect_exit(0, START);
-    // Queue pairs on them.
+    // Queue pairs on kernel sockets.
     let line = "perf write-bw -1 --transport kernel";
     let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
     server.expect_line("listening", START);
@@ -282,9 +285,9 @@ fn stack(bench: &Bench) {
     server.expect_exit(0, START);
 }
 
-/// How often the threads of a process have slept.
+/// Number of times that the threads of a process have slept.
 fn sleeps(process: &Process) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("a running process");
     let of = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
@@ -293,7 +296,8 @@ fn sleeps(process: &Process) -> u64 {
     tasks.filter_map(|task| of(task.unwrap())).sum()
 }
 
-// The server answers a request each millisecond: one that blocks sleeps before most, one that spins before none.
+// The server responds to one request per millisecond: a blocking server sleeps before most of them, a spinning one
+// before none.
 fn wait(bench: &Bench) {
     for (stack, more) in [("--stack kernel", "--stack kernel"), ("--progress manual", "")] {
         let [spin, block] = ["spin", "block"].map(|how| {
@@ -330,7 +334,7 @@ fn json_stream(bench: &Bench) {
     let (out, status) = client(bench, "tcp-bw -D 0.5 -O 0 --interval 0.1 --json-stream");
     assert_eq!(status, Some(0), "{out}");
     server.expect_exit(0, START);
-    let parse = |line| -> Value { serde_json::from_str(line).expect("an object in each line") };
+    let parse = |line| -> Value { serde_json::from_str(line).expect("one object per line") };
     let objects: Vec<_> = out.lines().map(parse).collect();
     let (last, before) = objects.split_last().unwrap();
     let (of_size, intervals) = before.split_last().unwrap();

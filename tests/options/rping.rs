@@ -1,4 +1,4 @@
-//! Options of `flue rping` alone: a server on node 3, a client on node 2.
+//! Options specific to `flue rping`: a server on node 3, a client on node 2.
 
 use std::sync::Arc;
 use std::thread;
@@ -32,14 +32,14 @@ rows! { &["rping"];
     "--transport" => transport;
 }
 
-/// A server on node 3.
+/// Starts a server on node 3.
 fn serve(bench: &Bench, options: &str) -> Process {
     let mut server = bench.start(&format!("rping -s {} {options}", Bench::plug(3)), Output::Lines);
     server.expect_line("listening", START);
     server
 }
 
-/// A client on node 2, to its end: its exit status, and what it has said.
+/// Runs a client on node 2 to its end; returns its exit status and output.
 fn ping(bench: &Bench, options: &str) -> (Option<i32>, String) {
     let line = format!("rping -c {} {options}", Bench::plug(2));
     let mut client = bench.start(&line, Output::Lines);
@@ -47,7 +47,7 @@ fn ping(bench: &Bench, options: &str) -> (Option<i32>, String) {
     (status, client.all_lines(START))
 }
 
-// One listens, the other connects: each is told by the other, and each needs the other.
+// One process listens, the other connects, each with its own option; neither works without its peer.
 fn server(bench: &Bench) {
     let mut server = serve(bench, "");
     let (status, said) = ping(bench, "-a 10.0.0.3 -C 1");
@@ -59,7 +59,7 @@ fn server(bench: &Bench) {
 
 fn client(bench: &Bench) {
     let (status, said) = ping(bench, "-a 10.0.0.1 -C 1");
-    assert_eq!(status, Some(1), "nobody serves there: {said}");
+    assert_eq!(status, Some(1), "no server: {said}");
     let mut server = serve(bench, "");
     let (status, said) = ping(bench, "-a 10.0.0.3 -C 1");
     assert!(said.contains("connected: 10.0.0.2:") && said.contains("to 10.0.0.3:7174"), "{said}");
@@ -68,7 +68,7 @@ fn client(bench: &Bench) {
     server.expect_exit(0, START);
 }
 
-// The kernel itself serves, without a TAP.
+// The kernel serves the connection, without a TAP.
 fn transport(bench: &Bench) {
     let line = "rping -s --transport kernel -a 10.0.0.1";
     let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
@@ -98,7 +98,7 @@ fn address(bench: &Bench) {
 fn port(bench: &Bench) {
     let mut server = serve(bench, "-p 7200");
     let (status, said) = ping(bench, "-a 10.0.0.3 -C 1");
-    assert_eq!(status, Some(1), "it is not rping's usual port: {said}");
+    assert_eq!(status, Some(1), "not rping's default port: {said}");
     let (status, said) = ping(bench, "-a 10.0.0.3 -C 1 --port 7200");
     assert_eq!(status, Some(0), "{said}");
     server.expect_exit(0, START);
@@ -112,7 +112,7 @@ fn count(bench: &Bench) {
         assert!(said.contains(&format!("ended: {count} pings")), "{said}");
         server.expect_exit(0, START);
     }
-    // Without end, if nothing is said: it is interrupted after many.
+    // Unlimited by default: interrupted after many pings.
     let _server = serve(bench, "");
     let line = format!("rping -c -v {} -a 10.0.0.3", Bench::plug(2));
     let mut client = bench.start(&line, Output::Lines);
@@ -128,12 +128,12 @@ fn size(bench: &Bench) {
         let (status, said) = ping(bench, &format!("-a 10.0.0.3 -C 1 -v {options}"));
         assert_eq!(status, Some(0), "{said}");
         assert!(said.contains(&format!("pings of {size} bytes")), "{said}");
-        // The text ends with a NUL.
+        // The data ends with a NUL.
         let data = said.lines().find_map(|line| line.strip_prefix("ping data: ")).unwrap();
         assert_eq!(data.len(), size - 1, "{data}");
         server.expect_exit(0, START);
     }
-    // The server's buffer has its own.
+    // The server has its own buffer size.
     let mut server = serve(bench, "");
     assert_eq!(ping(bench, "-a 10.0.0.3 -C 1 -S 65").0, Some(1));
     server.expect_exit(1, START);
@@ -155,7 +155,7 @@ fn show(bench: &Bench) {
     }
 }
 
-/// Two pings of a server that says it has written, and has not: only who compares notices.
+/// Runs two pings against a server that reports a Write without performing it: only a validating client detects that.
 fn validate(bench: &Bench) {
     let (node, adapter) = adapter(bench);
     thread::scope(|scope| {
@@ -192,10 +192,10 @@ fn adapter(bench: &Bench) -> (Node<AdapterCore>, Adapter) {
 }
 
 fn wait<T>(node: &Node<AdapterCore>, f: impl FnMut() -> Option<T>) -> T {
-    node.wait_until(Some(LIMIT), f).expect("the client goes on")
+    node.wait_until(Some(LIMIT), f).expect("a client that is still running")
 }
 
-/// Answers each message, does nothing else, and disconnects when the client does.
+/// Responds to each message without transferring data, and disconnects when the client does.
 fn lie(node: &Node<AdapterCore>, adapter: &Adapter, connector: &Connector) {
     let cq = adapter.create_cq(16, |_| ()).unwrap();
     let pd = adapter.create_pd().unwrap();
@@ -229,6 +229,6 @@ fn lie(node: &Node<AdapterCore>, adapter: &Adapter, connector: &Connector) {
             qp.send(1, Data::Inline(&[&go_ahead]), OpFlags::empty()).unwrap();
         }
     }
-    // The client need not wait for it.
+    // The client need not wait for the disconnect.
     let _ = connector.disconnect(|_| ());
 }

@@ -1,4 +1,4 @@
-//! The table of options, and its completeness: clap's own list is the judge.
+//! Table of options, whose completeness is checked against clap's list.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,21 @@ use flue::options::{NodeArgs, NodeSetup, QueueOptions};
 
 use crate::{chimney, impairments, link, mpa, nc, output, perf, rping, tcp};
 
-/// An option, or an argument without a name, by what the help calls it.
+/// Option, or positional argument, by its name in the help.
 pub(crate) struct Row {
-    /// The commands that have it.
+    /// Commands that have the option.
     pub(crate) commands: &'static [&'static str],
-    /// Its name: `--long`, else `-s`, else that of the argument's value.
+    /// Name: `--long`, else `-s`, else that of the argument's value.
     pub(crate) name: &'static str,
-    /// Words that give it to a node, for the options that all commands share.
+    /// Arguments that set it on a node, for options shared by all commands.
     pub(crate) words: &'static str,
 }
 
-/// All commands that run a node.
+/// Commands that run a node.
 pub(crate) const ALL: &[&str] = &["nc", "rping", "perf"];
 
-/// Rows and tests at once: `name, words => check;`. The check is a function beside the table, which gets a bench.
+/// Defines rows and tests: `name, words => check;`. The check is a function in the same module, which receives a
+/// bench.
 macro_rules! rows {
     ($commands:expr; $($name:literal $(, $words:literal)? => $check:ident;)*) => {
         pub(crate) const ROWS: &[$crate::table::Row] = &[$($crate::table::Row {
@@ -43,7 +44,7 @@ macro_rules! rows {
 }
 pub(crate) use rows;
 
-/// The rows of all modules.
+/// Rows of all modules.
 fn table() -> impl Iterator<Item = &'static Row> {
     let modules = [
         link::ROWS,
@@ -59,10 +60,10 @@ fn table() -> impl Iterator<Item = &'static Row> {
     modules.into_iter().flatten()
 }
 
-/// What clap has, and the help shows.
+/// Options and arguments of the command that the help shows.
 fn arguments(command: &str) -> BTreeSet<String> {
     let cli = Cli::command();
-    let command = cli.find_subcommand(command).expect("a command of flue's");
+    let command = cli.find_subcommand(command).expect("a command of flue");
     let name = |argument: &clap::Arg| match (argument.get_long(), argument.get_short()) {
         (Some(long), _) => format!("--{long}"),
         (None, Some(short)) => format!("-{short}"),
@@ -91,7 +92,7 @@ fn each_option_has_a_row_and_each_row_an_option() {
     assert!(findings.is_empty(), "{findings:#?}");
 }
 
-/// The node that a command line asks for.
+/// Node configuration of a command line.
 fn node_config(line: &str) -> NodeSetup {
     let words = std::iter::once("flue").chain(line.split_whitespace());
     let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -112,19 +113,19 @@ fn node_config(line: &str) -> NodeSetup {
     }
 }
 
-/// The configurations of the four commands with these words.
+/// Configurations of the four commands with these arguments.
 fn configs(words: &str) -> [NodeSetup; 4] {
     ["nc -l 5000", "rping -s", "perf tcp-bw", "serve"]
         .map(|command| node_config(&format!("{command} {words}")))
 }
 
-/// That of `flue run`, which is on a node if a TAP is named; files have absolute paths there.
+/// Configuration of `flue run`, which uses a node if a TAP is given; its file paths are absolute.
 fn config_of_run(words: &str) -> NodeSetup {
     let tap = if words.contains("--tap") { "" } else { "--tap flue0" };
     node_config(&format!("run {tap} {words} true"))
 }
 
-/// With absolute paths.
+/// Configuration with absolute paths.
 fn absolute(mut setup: NodeSetup) -> NodeSetup {
     for path in [&mut setup.node.pcap, &mut setup.node.tcp_trace].into_iter().flatten() {
         *path = std::path::absolute(&*path).expect("a working directory");
@@ -132,7 +133,7 @@ fn absolute(mut setup: NodeSetup) -> NodeSetup {
     setup
 }
 
-// Each option of the node changes its configuration, and the same words are the same configuration in each command.
+// Each node option changes the configuration, and equally in each command.
 #[test]
 fn the_commands_take_the_nodes_options_in_the_same_way() {
     let modules = [link::ROWS, tcp::ROWS, chimney::ROWS, impairments::ROWS];
@@ -145,7 +146,7 @@ fn the_commands_take_the_nodes_options_in_the_same_way() {
         assert_eq!(nc, rping, "{}", row.words);
         assert_eq!(nc, perf, "{}", row.words);
         assert_eq!(nc, serve, "{}", row.words);
-        // A program has one queue, and does not run the engine.
+        // A verbs program has one queue, and does not run the engine itself.
         if !matches!(row.name, "--queues" | "--progress") {
             let run = config_of_run(&format!("{seed} {}", row.words));
             assert_eq!(absolute(serve), run, "{}", row.words);

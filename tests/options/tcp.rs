@@ -1,4 +1,4 @@
-//! Options of the offloaded connections' TCP.
+//! TCP options of offloaded connections.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ rows! { ALL;
     "--tcp-trace", "--tcp-trace trace.csv" => tcp_trace;
 }
 
-/// The kernel sends so many bytes, and the node's output has them.
+/// Sends `bytes` from the kernel and checks that the node outputs them.
 pub(crate) fn carry(socket: &mut TcpStream, output: &mut impl Read, bytes: usize) {
     thread::scope(|scope| {
         scope.spawn(|| socket.write_all(&vec![7; bytes]).unwrap());
@@ -48,7 +48,7 @@ fn offload(bench: &Bench) {
     of("auto", 64 << 10, "Offloaded");
 }
 
-// One list after the other is queued before a slow wire, so that the queue hardly runs empty between them.
+// Lists are queued ahead of a slow wire, so that the send queue is hardly ever empty between them.
 fn psh(bench: &Bench) {
     let [list, empty] = ["list", "empty"].map(|value| {
         let mut flue = bench.listen(&format!("--psh {value} --rate 20Mbit"), Output::Bytes);
@@ -78,16 +78,16 @@ fn congestion_control(bench: &Bench) {
         assert!(said.split_whitespace().any(|word| word == name), "{name}: {said}");
         one["info"]["snd_cwnd_bytes"].as_u64().unwrap()
     });
-    // RFC 6928: ten segments to begin with.
+    // RFC 6928: initial window of ten segments.
     assert!(windows[0] <= 14_600 && windows[1] == windows[0], "{windows:?}");
     assert!(windows[2] >= 1 << 30, "{windows:?}");
     let losses = ["cubic", "newreno"].map(|name| after_loss(bench, name));
-    // RFC 9438 §4.6: to seven tenths; RFC 5681 §3.1: to one half.
+    // RFC 9438 §4.6: reduction to seven tenths; RFC 5681 §3.1: to one half.
     assert!(losses[0] > 0.6 && losses[1] < 0.6, "{losses:?}");
 }
 
-/// Slow-start threshold after the first loss, as a part of the bytes in flight before it. The window may be larger than
-/// that.
+/// Slow-start threshold after the first loss, relative to the bytes in flight before it. The congestion window may be
+/// larger than those.
 fn after_loss(bench: &Bench, name: &str) -> f64 {
     let trace = bench.runtime.file("loss.csv");
     let options = format!(
@@ -106,14 +106,14 @@ fn after_loss(bench: &Bench, name: &str) -> f64 {
     flue.expect_exit(0, START);
     let rows = trace_rows(&trace);
     let after = rows.iter().position(|row| row[3] > 0.0 && row[3] < 1e9);
-    let after = after.unwrap_or_else(|| panic!("nothing was lost in {} rows", rows.len()));
+    let after = after.unwrap_or_else(|| panic!("no loss in {} rows", rows.len()));
     let in_flight = rows[..=after].iter().map(|row| row[7]).fold(0.0, f64::max);
     rows[after][3] / in_flight
 }
 
-/// The rows of a trace as numbers; what is none, as -1.
+/// Rows of a trace as numbers; other values are -1.
 fn trace_rows(path: &std::path::Path) -> Vec<Vec<f64>> {
-    let text = fs::read_to_string(path).expect("a trace was written");
+    let text = fs::read_to_string(path).expect("a readable trace");
     let (head, rows) = text.split_once('\n').expect("a head");
     assert!(head.starts_with("time_us,connection,cwnd,ssthresh,"), "{head}");
     let number = |cell: &str| cell.parse().unwrap_or(-1.0);
@@ -171,7 +171,7 @@ fn ecn(bench: &Bench) {
         let capable = ecn_capable(bench);
         assert_eq!(capable > 0, agreed, "{capable} ECN-capable packets");
     }
-    // It is offered too: the kernel takes it up where it does not offer it.
+    // ECN is also offered: this kernel accepts it without offering it.
     bench.kernel.sysctl("net/ipv4/tcp_ecn", "2");
     let listener = bench.kernel.run(|| std::net::TcpListener::bind(("0.0.0.0", 0))).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -184,12 +184,13 @@ fn ecn(bench: &Bench) {
     }
 }
 
-/// ECN-capable packets that the kernel has received.
+/// Number of ECN-capable packets that the kernel has received.
 fn ecn_capable(bench: &Bench) -> u64 {
     bench.kernel.counter("IpExtInECT0Pkts")
 }
 
-/// How often the node has sent the first segment with data, by its capture, when all frames got lost; it gives up.
+/// Number of transmissions of the first data segment in the node's capture, with all frames dropped until the node
+/// gives up.
 fn tries(bench: &Bench, host: u8, options: &str) -> usize {
     let capture = bench.runtime.file(&format!("tries{host}.pcapng"));
     let options = format!("{options} --pcap {}", capture.display());
@@ -203,7 +204,7 @@ fn tries(bench: &Bench, host: u8, options: &str) -> usize {
         input
     };
     flue.expect_exit(1, START);
-    let segments = capture::segments(&capture::read(&capture).expect("it is a capture"));
+    let segments = capture::segments(&capture::read(&capture).expect("a valid capture"));
     let from_node =
         |one: &&capture::Segment| one.from == SocketAddr::from(([10, 0, 0, host], PORT));
     segments.iter().filter(from_node).filter(|one| one.payload_bytes == 100).count()
@@ -213,11 +214,11 @@ fn max_retransmissions(bench: &Bench) {
     let few = tries(bench, 2, "--max-retransmissions 1");
     let more = tries(&Bench::new(crate::FLUE), 3, "--max-retransmissions 3");
     assert_eq!(more, few + 2, "{few} with one");
-    assert!(few >= 2, "{few}: the segment, and once again");
+    assert!(few >= 2, "{few} transmissions, expected at least one retransmission");
 }
 
 fn receive_window(bench: &Bench) {
-    // With a round trip of 10 ms it takes a larger window to carry more.
+    // With a round trip of 10 ms, higher throughput requires a larger window.
     let window = |options: &str| {
         let mut flue = bench.listen(&format!("--delay 5ms {options}"), Output::Bytes);
         let mut output = flue.take_output();

@@ -1,4 +1,4 @@
-//! The network: a bridge that the guest is on, a host with a kernel's sockets, and TAPs that nodes of flue make.
+//! Network of the tests: a bridge with the guest, a host with kernel sockets, and TAPs that flue nodes create.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,46 +12,46 @@ use flue_test_support::switch::{Direction, Switch};
 use crate::guest::{Guest, Siw};
 use crate::{FLUE, LIMIT};
 
-/// The host whose kernel has the sockets.
+/// Address of the host that owns the kernel sockets.
 const HOST: &str = "10.77.0.1";
-/// What the bridge and its ports carry; the guest and flue's nodes have their own MTU.
+/// MTU of the bridge and its ports; the guest and flue's nodes have their own MTU.
 const MTU_MAX: u32 = 9000;
 /// Loss, in hundredths of a percent.
 const LOSS: u32 = 100;
 
-/// What carries flue's connections.
+/// Transport of flue's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// A node on a TAP.
+    /// Node on a TAP.
     Tap,
-    /// Sockets of a kernel.
+    /// Kernel sockets.
     Kernel,
 }
 
-/// How flue is connected.
+/// Connection setup of flue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) name: &'static str,
     pub(crate) carrier: Carrier,
-    /// Options of flue's.
+    /// Options of flue.
     pub(crate) options: &'static str,
     pub(crate) mtu: u32,
     pub(crate) is_lossy: bool,
 }
 
-/// An end of flue's: where it is, and by which options.
+/// Endpoint of flue: its namespace, address and options.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) address: String,
     options: String,
     carrier: Carrier,
-    /// What goes over the wire, where a row asks for it.
+    /// Capture of the traffic, if a row requests one.
     pub(crate) capture: PathBuf,
-    /// The library's log.
+    /// Log of the library.
     pub(crate) log: PathBuf,
 }
 
-/// The bench of a number of rows.
+/// Bench of several rows.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) guest: Guest,
@@ -64,12 +64,12 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Boots a guest on a network of its own.
+    /// Boots a guest on its own network.
     pub(crate) fn new(files: &Path, siw: Siw, console: PathBuf) -> Self {
         let switch = Switch::new(MTU_MAX);
         let host = switch.host(&format!("{HOST}/24"));
         let namespace = switch.namespace();
-        // Where no interface has an IPv4 address getaddrinfo(3) turns those that it is given into IPv6 ones.
+        // If no interface has an IPv4 address, getaddrinfo(3) maps IPv4 addresses to IPv6.
         namespace.ip(&format!("addr add 10.78.0.1/24 dev {}", Switch::BRIDGE));
         namespace.ip("tuntap add dev guest mode tap");
         namespace.ip(&format!("link set guest mtu {MTU_MAX} master {} up", Switch::BRIDGE));
@@ -77,14 +77,14 @@ impl Bench {
         Self { guest, siw, switch, host, scratch: Scratch::new(), files: files.to_owned(), ends: 0 }
     }
 
-    /// Brings the network to what the setup asks for, and returns an end for flue.
+    /// Configures the network for the setup, and returns an endpoint for flue.
     pub(crate) fn set_up(&mut self, setup: &Setup) -> End {
         self.switch.namespace().nft("flush chain bridge bench crossing");
         if setup.is_lossy {
             self.switch.lose(LOSS, Direction::Both);
         }
         self.guest.run(&format!("ip link set eth0 mtu {}", setup.mtu));
-        // A new address each time: the guest would keep the last node's Ethernet address.
+        // A new address each time: the guest would use the previous node's Ethernet address.
         self.ends += 1;
         assert!(self.ends < 240, "addresses for nodes are used up");
         let number = 10 + self.ends;
@@ -102,29 +102,29 @@ impl Bench {
             Carrier::Kernel => format!("--control none {}", setup.options),
         };
         let log = self.files.join("log");
-        fs::write(&log, "").expect("a directory of ours");
+        fs::write(&log, "").expect("a directory of this test");
         let capture = self.scratch.file(&format!("{number}.pcapng"));
         End { address, options, carrier: setup.carrier, capture, log }
     }
 
-    /// The program of both ends, for this machine.
+    /// Path of the program for both ends, as built for this machine.
     pub(crate) fn peer_program(&self) -> String {
         self.files.join("verbs_peer").display().to_string()
     }
 
-    /// Frames that were lost on purpose so far.
+    /// Number of frames dropped by the impairments so far.
     pub(crate) fn lost_frames(&self) -> u64 {
         self.switch.lost_frames()
     }
 
-    /// Starts `flue rping` there.
+    /// Starts `flue rping` at the endpoint.
     pub(crate) fn flue_rping(&self, end: &End, line: &str) -> Process {
         let transport = if end.carrier == Carrier::Kernel { "--transport kernel" } else { "" };
         let line = format!("rping {transport} {} {line}", end.options);
         Process::start(self.place(end), command(FLUE, &line), Output::Lines)
     }
 
-    /// Starts a program on flue's verbs there.
+    /// Starts a program on flue's verbs at the endpoint.
     pub(crate) fn flue_run(&self, end: &End, options: &str, line: &str) -> Process {
         let mut run: Command = command(FLUE, &format!("run {} {options}", end.options));
         run.arg("--library").arg(library()).arg("--log").arg(&end.log).arg("--");
@@ -149,7 +149,7 @@ impl Bench {
     }
 }
 
-/// The library, which cargo builds beside this test.
+/// Path of the verbs library, which cargo builds in the same directory as this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     test.with_file_name("libflue_verbs.so")

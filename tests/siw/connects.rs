@@ -1,4 +1,4 @@
-//! Many connections: one after the other, and eight at once. Each has a Write and three Sends, and ends in order.
+//! Many connections: sequential, and eight at a time. Each has one Write and three Sends, and closes normally.
 
 use crate::bench::{Bench, Setup};
 use crate::guest::Siw;
@@ -6,7 +6,7 @@ use crate::operations::peers;
 use crate::{KERNEL, Row, TAP};
 
 pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
-    // Unmodified siw overlooks a first FPDU in some connections of a hundred: more of them.
+    // Unmodified siw misses the first FPDU in a few of a hundred connections: more connections.
     let in_turn = if siw == Siw::Stock { 200 } else { 100 };
     for setup in [TAP, KERNEL] {
         for (count, at_once) in [(in_turn, 1), (80, 8)] {

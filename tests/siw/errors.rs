@@ -1,4 +1,4 @@
-//! Wrong operations: the Terminate on the wire, and what both ends say of it, one connection each.
+//! Invalid operations: the Terminate on the wire, and the error reports of both ends, one connection each.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::operations::{CommandOutput, PORT, peers};
 use crate::{KERNEL, Row, TAP};
 
 pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
-    // What the two variants differ in is over by then.
+    // The difference between the two variants does not apply after the connection setup.
     if siw == Siw::Stock {
         return;
     }
@@ -27,15 +27,15 @@ pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
     }
 }
 
-/// What a responder does about a wrong operation.
+/// Reaction of a responder to an invalid operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// Ends the connection; the first octets of the Terminate: layer and type, code, M D R. siw has layer and type
-    /// exchanged, and M D R as the lowest bits.
+    /// Terminates the connection. The value is the first octets of the Terminate: layer and type, code, M D R. siw
+    /// swaps layer and type, and has M D R in the lowest bits.
     Terminate([u8; 3]),
-    /// Lets it pass.
+    /// Permits the operation.
     Allows,
-    /// Cannot do what the case needs: siw takes no local invalidation from programs.
+    /// Does not support the case: siw does not support local invalidation by programs.
     Lacks,
 }
 
@@ -51,10 +51,10 @@ const ACCESS_ERROR: i32 = 3;
 
 struct Case {
     name: &'static str,
-    /// siw's answer to flue, and how the request completes there; a Write and a Send are complete before.
+    /// siw's reaction to flue, and the completion status of the request at flue; a Write and a Send complete earlier.
     siw: Answer,
     completes: i32,
-    /// flue's answer to siw, and the event of flue's queue pair.
+    /// flue's reaction to siw, and the event of flue's queue pair.
     flue: Answer,
     event: i32,
 }
@@ -63,8 +63,8 @@ const fn case(name: &'static str, siw: Answer, completes: i32, flue: Answer, eve
     Case { name, siw, completes, flue, event }
 }
 
-/// siw does not check the right to read, invalidates what there is not, calls a receive that is too short one that is
-/// not there, and finds an end of an address space out when it copies.
+/// siw does not check the remote read right, and accepts the invalidation of an unknown STag. It reports a receive
+/// that is too short as a missing one, and detects the end of an address space only when it copies.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     case("write-stag", Terminate([0x11, 0, 3]), SUCCESS, Terminate([0x11, 0, 0xc0]), ACCESS_ERROR),
@@ -83,15 +83,15 @@ const CASES: &[Case] = &[
     case("invalidate-stag", Allows, SUCCESS, Terminate([0x02, 9, 0xc0]), REQUEST_ERROR),
 ];
 
-/// siw resets a connection now and then behind a Terminate that it has acknowledged, and logs nothing. A case whose
-/// Terminate was right on the wire is tried again then.
+/// siw occasionally resets a connection after a Terminate that it has acknowledged, without a log message. A case
+/// with a correct Terminate on the wire is then repeated.
 const TRIES_MAX: u32 = 4;
 
 fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     let mut findings = String::new();
     let mut unlogged = 0;
     for case in CASES {
-        // A Send without a receive ends the connection at once, as between adapters.
+        // A Send without a posted receive ends the connection at once, as between adapters.
         let options = "--rnr-timeout 0 --pcap CAPTURE";
         let name = case.name;
         let mut tries = 0;
@@ -119,7 +119,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
         let expected = if let Terminate(octets) = answer { vec![octets] } else { vec![] };
         check(&format!("Terminates {found:02x?}, expected {expected:02x?}"), found == expected);
         if is_client {
-            // A word of its own, for 1 is the beginning of 10.
+            // Complete field, since 1 is a prefix of 10.
             let completed = format!("client {name}: completed={}\n", case.completes);
             let ended = format!("client {name}: received={FLUSHED} event={QP_FATAL}\n");
             let text = format!("{}\n", said.client);
@@ -131,7 +131,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
             let event = format!("event={}\n", case.event);
             check("flue's event", format!("{}\n", said.server).contains(&event));
             let Terminate([kind, code, _]) = answer else { continue };
-            // As siw reads it.
+            // Fields in siw's order.
             let report = format!("layer {}, type {}, code {code}", kind & 0xf, kind >> 4);
             check(&format!("siw has heard {heard:?}, not {report}"), heard == [report]);
         }
@@ -146,7 +146,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     summary
 }
 
-/// Terminates of the server, in a capture whose CRCs are good.
+/// Terminates sent by the server, in a capture with valid CRCs.
 fn terminates(said: &CommandOutput) -> Vec<[u8; 3]> {
     let pdus = tshark::pdus(&said.end.capture);
     tshark::assert_crcs_good(&pdus);

@@ -1,4 +1,4 @@
-//! The guest: a Linux with siw under qemu, and commands in it (`guest/init.c` says how they travel).
+//! Guest: Linux with siw under qemu, and the commands run in it (`guest/init.c` documents the protocol).
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,9 +15,9 @@ use flue_test_support::process::{Output, Process};
 
 use crate::LIMIT;
 
-/// The guest's address, and the length of its prefix.
+/// Address of the guest, and its prefix length.
 pub(crate) const ADDRESS: &str = "10.77.0.2";
-/// What the kernel says on its console when it is not to be trusted any more.
+/// Console messages after which the kernel is no longer reliable.
 const COMPLAINTS: &[&str] = &[
     "BUG:",
     "kernel BUG",
@@ -29,15 +29,15 @@ const COMPLAINTS: &[&str] = &[
     "hung task",
 ];
 
-/// How often a kernel is looked after that has nothing to say.
+/// Interval at which the console of a silent kernel is checked.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Which siw the guest has.
+/// Variant of siw in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siw {
-    /// As in the kernel's source.
+    /// Unmodified kernel source.
     Stock,
-    /// With its accept race mended (`build`).
+    /// Kernel source with the accept race fixed (`build`).
     Mended,
 }
 
@@ -50,22 +50,22 @@ impl Siw {
     }
 }
 
-/// A command that was started in the guest.
+/// Command that was started in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Job(u64);
 
 #[derive(Debug, Default)]
 struct Progress {
     lines: Vec<String>,
-    /// Lines that were waited for.
+    /// Number of lines already waited for.
     seen: usize,
     status: Option<i32>,
 }
 
-/// A running guest; it ends with this value.
+/// Running guest, stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    /// Only kept: qemu ends with it.
+    /// Keeps qemu running.
     _qemu: Process,
     input: ChildStdin,
     output: Receiver<String>,
@@ -75,11 +75,12 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Boots it with its card on the TAP `tap`, and waits until it takes commands. `files` is what `build` has made.
+    /// Boots the guest with its network card on the TAP `tap`, and waits until it accepts commands. `files` is the
+    /// output of `build`.
     ///
     /// # Panics
     ///
-    /// When it does not come up, with the end of its console.
+    /// If the guest does not boot, with the end of its console.
     pub(crate) fn boot(
         host: &Namespace,
         files: &Path,
@@ -103,7 +104,7 @@ impl Guest {
         guest
     }
 
-    /// Starts a command of the shell.
+    /// Starts a shell command.
     pub(crate) fn start(&mut self, command: &str) -> Job {
         self.started += 1;
         self.jobs.insert(self.started, Progress::default());
@@ -111,17 +112,17 @@ impl Guest {
         Job(self.started)
     }
 
-    /// Runs a command to its end, which must be 0; what it has said.
+    /// Runs a command to its end, which must be 0; returns its output.
     pub(crate) fn run(&mut self, command: &str) -> String {
         let job = self.start(command);
         self.expect_exit(job, 0, LIMIT)
     }
 
-    /// Waits until it says a line with `text` in it.
+    /// Waits until the command prints a line that contains `text`.
     ///
     /// # Panics
     ///
-    /// When it does not within `limit`, or ends before.
+    /// If it does not within `limit`, or ends before.
     pub(crate) fn expect_line(&mut self, job: Job, text: &str, limit: Duration) -> String {
         let deadline = Instant::now() + limit;
         loop {
@@ -134,7 +135,7 @@ impl Guest {
             }
             assert!(
                 progress.status.is_none(),
-                "a command in the guest has ended with {:?} before it said {text:?}:\n{}",
+                "a command in the guest ended with {:?} without the output {text:?}:\n{}",
                 progress.status,
                 progress.lines.join("\n")
             );
@@ -142,11 +143,11 @@ impl Guest {
         }
     }
 
-    /// Waits for its end; what it has said.
+    /// Waits for the end of the command; returns its output.
     ///
     /// # Panics
     ///
-    /// When it does not end within `limit`, or with another status.
+    /// If it does not end within `limit`, or ends with another status.
     pub(crate) fn expect_exit(&mut self, job: Job, status: i32, limit: Duration) -> String {
         let deadline = Instant::now() + limit;
         while self.jobs[&job.0].status.is_none() {
@@ -155,11 +156,11 @@ impl Guest {
         let Progress { lines, status: ended, .. } =
             self.jobs.remove(&job.0).expect("a job of this guest");
         let said = lines.join("\n");
-        assert_eq!(ended, Some(status), "a command in the guest; it said:\n{said}");
+        assert_eq!(ended, Some(status), "status of a command in the guest; its output:\n{said}");
         said
     }
 
-    /// What siw has said of Terminates so far: layer, type and code as it reads them.
+    /// Terminates that siw has logged so far: layer, type and code in siw's order.
     pub(crate) fn terminates(&self) -> Vec<String> {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -167,7 +168,7 @@ impl Guest {
         reports.map(|(_, report)| report.trim_end().to_owned()).collect()
     }
 
-    /// Whether the kernel has said what makes a restart necessary: the first such line.
+    /// First console line that requires a restart of the guest, if any.
     pub(crate) fn complaint(&self) -> Option<String> {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -189,11 +190,11 @@ impl Guest {
             }
             let said = || self.jobs[&waited_for.0].lines.join("\n");
             if let Some(complaint) = self.complaint() {
-                panic!("the guest's kernel: {complaint}; a command had said:\n{}", said());
+                panic!("the guest's kernel: {complaint}; output of a command:\n{}", said());
             }
             assert!(
                 Instant::now() < deadline,
-                "a command in the guest neither goes on nor ends; it said:\n{}",
+                "a command in the guest makes no progress; its output:\n{}",
                 said()
             );
         };
@@ -209,7 +210,7 @@ impl Guest {
     }
 }
 
-/// The end of a console.
+/// Last lines of a console.
 pub(crate) fn tail(console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -217,14 +218,14 @@ pub(crate) fn tail(console: &Path) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-// Frames are whole on the bridge: the card has no offloads, and the TAP no header for them.
+// Frames on the bridge are complete: the card has no offloads, and the TAP no vnet header.
 fn qemu(files: &Path, tap: &str, siw: Siw, console: &Path) -> Command {
     let machine = "-nodefaults -no-user-config -display none -no-reboot -M q35 -accel tcg,thread=multi \
                    -cpu max -smp 2 -m 768 -device virtio-rng-pci -device virtio-serial-pci \
                    -chardev stdio,id=commands,signal=off -device virtserialport,chardev=commands,name=commands";
     let mut qemu = command("qemu-system-x86_64", machine);
     qemu.arg("-kernel").arg(files.join("vmlinuz")).arg("-initrd").arg(files.join("initramfs.cpio"));
-    // Where the machine is busy, the emulated timer is late, and the kernel would find it broken.
+    // On a busy machine the emulated timer is late, and the kernel would consider it broken.
     let timer = "no_timer_check";
     qemu.arg("-append").arg(format!(
         "console=ttyS0 loglevel=5 panic=-1 {timer} mitigations=off random.trust_cpu=on siw={} address={ADDRESS}/24",

@@ -1,8 +1,9 @@
-//! flue against Linux siw: a table of rows, each run against a guest that `tests/siw/run` has built. Without a guest
-//! this says so and passes, in CI too.
+//! flue with Linux siw: a table of rows, each run against a guest that `tests/siw/run` has built. Without a guest the
+//! test reports that and passes, in CI too.
 //!
-//! A row that fails prints why and the end of the guest's console, and the next one has a new guest; so it does when
-//! the guest's kernel has complained. Words on the command line choose the rows in which all of them occur.
+//! A failed row prints the reason and the end of the guest's console, and the next row uses a new guest. The guest is
+//! also replaced after an error message of its kernel. Words on the command line select the rows that contain all of
+//! them.
 
 mod bench;
 mod connects;
@@ -26,10 +27,10 @@ use crate::bench::{Bench, Carrier, Setup};
 use crate::guest::Siw;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
-/// For anything that is waited for: a failure's time. Loss and a busy emulator are slow.
+/// Time limit of every wait. Loss and a busy emulator are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What a row does; what it returns is shown.
+/// Function of a row; its return value is printed.
 type Run = Box<dyn Fn(&mut Bench) -> String>;
 
 struct Row {
@@ -68,7 +69,7 @@ impl Row {
     }
 }
 
-/// What the last panic said, and where.
+/// Message and location of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn note_panics() {
@@ -79,7 +80,7 @@ fn note_panics() {
     }));
 }
 
-/// Runs rows one by one, with a guest for as many of them as it serves.
+/// Runs the rows one by one; a guest serves several rows.
 struct Runner {
     files: PathBuf,
     console: PathBuf,
@@ -122,7 +123,7 @@ impl Runner {
     }
 }
 
-/// Why nothing can be run here.
+/// Missing prerequisite, if any.
 fn lack(files: &Path) -> Option<String> {
     let has_guest = files.join("initramfs.cpio").is_file() && files.join("vmlinuz").is_file();
     let tools = ["qemu-system-x86_64", "ip", "nft", "unshare"];
@@ -142,7 +143,7 @@ fn lacks_tun() -> bool {
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/siw");
-    // What a list or a filter of another test is asked for.
+    // Arguments for libtest's list or the filter of another test.
     if words.iter().any(|word| word == "--list") {
         return ExitCode::SUCCESS;
     }
@@ -166,7 +167,7 @@ fn main() -> ExitCode {
             count += 1;
             runner.run(&row);
             if let Some(file) = &table {
-                fs::write(file, &runner.table).expect("the table can be written");
+                fs::write(file, &runner.table).expect("a writable table");
             }
         }
     }

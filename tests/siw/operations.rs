@@ -1,5 +1,5 @@
-//! Operations of a verbs program of this project's own (`guest/verbs_peer.c`), which runs at both ends: on siw, and on
-//! flue. Either end starts the connection and asks for everything; the other one answers.
+//! Operations of a verbs test program (`guest/verbs_peer.c`) that runs at both ends: on siw and on flue. Either end
+//! connects and requests every operation; the other one responds.
 
 use crate::bench::{Bench, End, Setup};
 use crate::guest::{ADDRESS, Siw};
@@ -8,11 +8,11 @@ use crate::{HOST_STACK, KERNEL, LIMIT, Row, TAP};
 /// `PORT` of `verbs_peer.c`.
 pub(crate) const PORT: u16 = 7180;
 const BYTES_MAX: u32 = 16 << 20;
-/// Kinds of operations that the program goes through.
+/// Kinds of operations that the program performs.
 const KINDS: usize = 8;
 
-/// What is varied, one thing at a time. Not loss in the host stack: what smoltcp sends again it cuts anywhere, and siw
-/// takes no CRC that is cut.
+/// Setups, each of which varies one parameter. Loss in the host stack is excluded: smoltcp does not keep segment
+/// boundaries when it retransmits, and siw does not accept a CRC that spans segments.
 fn setups(siw: Siw) -> Vec<Setup> {
     let mut setups = vec![TAP, KERNEL];
     if siw == Siw::Mended {
@@ -45,15 +45,15 @@ pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
     }
 }
 
-/// What the two ends have said, and flue's.
+/// Output of both ends, and of flue's end.
 pub(crate) struct CommandOutput {
     pub(crate) client: String,
     pub(crate) server: String,
     pub(crate) end: End,
 }
 
-/// Runs the program at both ends, flue's with these options, as a client or as a server of so many connections. PEER in
-/// the client's words is the server's address.
+/// Runs the program at both ends, flue's with these options, as client or server of that many connections. PEER in
+/// the client's arguments is replaced with the server's address.
 pub(crate) fn peers(
     bench: &mut Bench,
     setup: &Setup,

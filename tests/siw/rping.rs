@@ -1,4 +1,4 @@
-//! Pings of rping: flue's own, and that of Debian on flue's verbs, each against that of Debian on siw, in both roles.
+//! rping: flue's own and Debian's on flue's verbs, each against Debian's on siw, in both roles.
 
 use crate::bench::{Bench, Setup};
 use crate::guest::{ADDRESS, Siw};
@@ -61,7 +61,7 @@ fn server(bench: &mut Bench, setup: &Setup, program: Program, options: &str) {
             server.expect_line("listening:", LIMIT);
             server
         }
-        // Line by line, or a pipe would have its first words at the end.
+        // Line buffering: with a pipe the first output would otherwise arrive at the end.
         Program::Debian => {
             let line = format!("stdbuf -oL rping -d -s -a {} {options}", end.address);
             let mut server = bench.flue_run(&end, "", &line);

@@ -1,4 +1,4 @@
-//! A disk over iSER: the guest's kernel (ib_iser on siw) as the initiator, tgtd on flue as the target.
+//! Disk over iSER: the guest's kernel (ib_iser on siw) as the initiator, tgtd on flue as the target.
 
 use std::fs::File;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::{KERNEL, LIMIT, Row, TAP};
 const TARGET: &str = "iqn.2026-01.org.flue:disk";
 const INITIATOR: &str = "iqn.2026-01.org.flue:guest";
 const DISK_MIB: usize = 16;
-/// RDMA port of tgtd on kernel sockets, where its iSCSI has port 3260.
+/// RDMA port of tgtd on kernel sockets, where its iSCSI uses port 3260.
 const MAPPED_PORT: u16 = 3261;
 const PORT: u16 = 3260;
 
@@ -48,7 +48,7 @@ fn disk(bench: &mut Bench, setup: &Setup) -> String {
         );
     }
     let path = scratch.file("disk");
-    let file = File::create(&path).expect("a file in a directory of ours");
+    let file = File::create(&path).expect("a file of this test");
     file.set_len((DISK_MIB << 20) as u64).expect("a sparse file");
     let target = "--lld iser --mode target --tid 1";
     for words in [
@@ -72,7 +72,7 @@ fn disk(bench: &mut Bench, setup: &Setup) -> String {
          dd if=/dev/sda bs=1M | cmp - /tmp/data"
     ));
     let sum = bench.guest.run("sha256sum /tmp/data");
-    // The disk disappears before its target does.
+    // The disk is removed before its target.
     bench.guest.run("rm /tmp/data && echo 1 >/sys/block/sda/device/delete");
     let stored = Command::new("sha256sum").arg(&path).output().expect("sha256sum starts");
     let stored = String::from_utf8_lossy(&stored.stdout).into_owned();

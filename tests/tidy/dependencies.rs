@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use super::root;
 
-// The option parser of the command is a feature that only the command turns on.
+// The option parser of the command is a feature that only the command enables.
 #[test]
 fn shared_libraries_contain_no_clap() {
     for library in ["flue-verbs", "flue-ndkpi"] {

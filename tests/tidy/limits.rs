@@ -1,5 +1,5 @@
-//! The limits in documents are those of the code: `docs/reference/limits.md` against the constants, and sentences of
-//! other documents against `docs/reference/limits.md`.
+//! Limits in documents match those of the code: `docs/reference/limits.md` is compared with the constants, and
+//! sentences of other documents with `docs/reference/limits.md`.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -10,10 +10,10 @@ use rdma_over_tcp::rnic::{Capabilities, Limits};
 
 use super::{files, root};
 
-/// The document.
+/// Path of the document.
 const FILE: &str = "docs/reference/limits.md";
 
-/// A limit in base units.
+/// Limit in base units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Value {
     /// Bytes, frames, connections; bytes per second.
@@ -40,12 +40,12 @@ macro_rules! from_integers {
 
 from_integers!(u8, u16, u32, u64, usize);
 
-/// `(path, value)` of constants by their paths.
+/// `(path, value)` of constants, from their paths.
 macro_rules! constants {
     ($($path:path),* $(,)?) => { [$((stringify!($path), Value::from($path))),*] };
 }
 
-/// `(Type::field, value)` of fields of a configuration.
+/// `(Type::field, value)` of configuration fields.
 macro_rules! fields {
     ($name:literal, $config:expr; $($field:ident),* $(,)?) => {{
         let config = $config;
@@ -53,7 +53,7 @@ macro_rules! fields {
     }};
 }
 
-/// Limits that programs can name.
+/// Limits with a public name.
 fn public() -> BTreeMap<&'static str, Value> {
     let mut known = BTreeMap::new();
     known.extend(engine_constants());
@@ -143,7 +143,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
     constants.into_iter().chain(ends)
 }
 
-/// `16 * 1024`, `256 << 20`, `1_024`.
+/// Value of an integer expression: `16 * 1024`, `256 << 20`, `1_024`.
 fn integer(expression: &str) -> Option<u64> {
     if let Some((left, right)) = expression.split_once('*') {
         return integer(left)?.checked_mul(integer(right)?);
@@ -154,7 +154,7 @@ fn integer(expression: &str) -> Option<u64> {
     expression.trim().replace('_', "").parse().ok()
 }
 
-/// An integer, or `Duration::from_secs(5)`.
+/// Value of an integer expression, or of `Duration::from_secs(5)`.
 fn evaluate(expression: &str) -> Option<Value> {
     let Some(time) = expression.trim().strip_prefix("Duration::from_") else {
         return integer(expression).map(Value::Count);
@@ -169,13 +169,13 @@ fn evaluate(expression: &str) -> Option<Value> {
     Some(Value::Time(integer(count)? * nanos))
 }
 
-/// The right-hand side of `const NAME: Type = …;`.
+/// Right-hand side of `const NAME: Type = …;`.
 fn right_hand_side<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = source.split_once(&format!("const {name}: "))?;
     Some(rest.split_once(" = ")?.1.split_once(';')?.0)
 }
 
-/// The value of a private constant, `directory/file.rs::NAME`.
+/// Value of a private constant, `directory/file.rs::NAME`.
 fn private(path: &str, sources: &[(String, String)]) -> Result<Value, String> {
     let (file, name) = path.rsplit_once("::").unwrap();
     let of_file = |it: &&(String, String)| it.0 == file;
@@ -188,7 +188,7 @@ fn private(path: &str, sources: &[(String, String)]) -> Result<Value, String> {
     evaluate(expression).ok_or_else(|| format!("{path} = {expression}, which is no plain number"))
 }
 
-/// What a row's value and unit mean.
+/// Value of a row's number and unit.
 fn documented(value: &str, unit: &str) -> Option<Value> {
     let count: u64 = value.replace(',', "").parse().ok()?;
     Some(match unit {
@@ -203,7 +203,7 @@ fn documented(value: &str, unit: &str) -> Option<Value> {
     })
 }
 
-/// A row of the document.
+/// Row of the document.
 struct Row<'a> {
     value: &'a str,
     unit: &'a str,
@@ -217,7 +217,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
         .filter(|cells| cells[0] != "limit")
         .map(|cells| {
             let &[_, value, unit, constant] = cells.as_slice() else {
-                panic!("{FILE}: not four cells: {cells:?}");
+                panic!("{FILE}: expected four cells: {cells:?}");
             };
             Row { value, unit, constant: constant.trim_matches('`') }
         })
@@ -253,7 +253,8 @@ fn the_limits_document_says_what_the_constants_say() {
     assert!(rows.len() > 100, "only {} rows", rows.len());
 }
 
-/// Sentences that state limits, with the constant in place of its value. Values of size, time and rate have their unit.
+/// Sentences that state limits, with the constant in place of its value. Values of size, time and rate include their
+/// unit.
 const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/contributing/architecture.md", ARCHITECTURE),
     ("docs/reference/chimney.md", CHIMNEY),
@@ -391,7 +392,7 @@ const WIRE: &[&str] = &[
      delay {flue_adapter::units::DELAY_MAX}, jitter",
 ];
 
-/// A sentence with values in place of constants.
+/// Sentence with values in place of constants.
 fn filled(sentence: &str, values: &BTreeMap<&str, String>) -> Result<String, String> {
     let mut pieces = sentence.split('{');
     let mut text = pieces.next().unwrap_or_default().to_owned();

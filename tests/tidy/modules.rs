@@ -1,8 +1,8 @@
-//! The order of modules in each library: which may import which, and no circles of files.
+//! Order of the modules in each library: permitted imports, and no import cycles between files.
 //!
-//! Imports are the paths that begin with `crate`, `super`, `self` or a child module, in `use` and in code. They are
-//! followed through re-exports, and through what a parent has imported, to the file that has the item. A re-export is
-//! no import of the module that has it, and neither is a parent's import of its own children. Tests are left out.
+//! Imports are paths that start with `crate`, `super`, `self` or a child module, in `use` and in code. They are
+//! resolved, through re-exports and the imports of a parent, to the file that defines the item. A re-export is not an
+//! import by its module, nor is a parent's import of its own children. Tests are excluded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,19 +12,19 @@ use std::{
 
 use super::{code, files, root};
 
-/// The order of one library's modules.
+/// Module order of one library.
 struct Layers {
     sources: &'static str,
-    /// Modules from the bottom up: each may import those before it. The longest entry that has a file counts.
+    /// Modules in order: each may import those before it. For each file the longest matching entry applies.
     order: &'static [&'static str],
-    /// Modules in which certain words must not stand.
+    /// Modules in which certain words are not permitted.
     pure: &'static [&'static str],
     forbidden: &'static [&'static str],
-    /// A parent may name its children, and they may use it: one type has its methods in several files.
+    /// True if a parent may name its children, and they may use it: the methods of one type are in several files.
     has_parents: bool,
 }
 
-/// The codec knows no other crate of ours.
+/// The codec depends on no other crate of the project.
 const RDMA: Layers = Layers {
     sources: "rdma-over-tcp/src/",
     order: &[
@@ -54,7 +54,7 @@ const RDMA: Layers = Layers {
     has_parents: false,
 };
 
-/// `tcp` knows no frames, and `chimney` carries what `tcp` and `state` define.
+/// `tcp` does not use frames, and `chimney` transports the types of `tcp` and `state`.
 const ENGINE: Layers = Layers {
     sources: "offload-engine/src/",
     order: &[
@@ -81,16 +81,16 @@ const ENGINE: Layers = Layers {
         "engine",
         "runtime",
     ],
-    // A build without `std` proves them so.
+    // The build without `std` proves this already.
     pure: &[],
     forbidden: &[],
     has_parents: true,
 };
 
-/// What reaches an operating system.
+/// Crates that access the operating system.
 const SYSTEM: &[&str] = &["std", "crossbeam_channel", "rustix", "libc", "tun_tap", "tracing"];
 
-/// What takes a connection out of smoltcp and back is pure; the host stack uses it.
+/// The export of connections from smoltcp and their import are pure; the host stack uses them.
 const HOST: Layers = Layers {
     sources: "host-stack/src/",
     order: &[
@@ -121,7 +121,7 @@ const HOST: Layers = Layers {
     has_parents: true,
 };
 
-/// The rules of the two interfaces, without C.
+/// Rules of the two interfaces, without C.
 const VERBS_CORE: Layers = Layers {
     sources: "verbs/core/src/",
     order: &[
@@ -188,7 +188,7 @@ const VERBS: Layers = Layers {
     has_parents: true,
 };
 
-/// NDKPI in C: what it needs, and each dispatch table.
+/// NDKPI in C: helpers, and each dispatch table.
 const NDKPI: Layers = Layers {
     sources: "ndkpi/src/",
     order: &[
@@ -222,7 +222,7 @@ const NDKPI: Layers = Layers {
 
 const LIBRARIES: [&Layers; 6] = [&RDMA, &ENGINE, &HOST, &VERBS_CORE, &VERBS, &NDKPI];
 
-/// Sources whose modules have no order, but no circles either: the command, and libraries of few modules.
+/// Sources without a module order, which must have no cycles: the command, and libraries of few modules.
 const UNORDERED: [&str; 11] = [
     "src/",
     "adapter/src/",
@@ -241,13 +241,13 @@ const fn unordered(sources: &'static str) -> Layers {
     Layers { sources, order: &[], pure: &[], forbidden: &[], has_parents: true }
 }
 
-/// What nothing below `ndk` may name, but for the words of NDIS in the transports.
+/// Names that nothing below `ndk` may use, except the NDIS terms in the transports.
 const NDK: [&str; 3] = ["ndk::", "ntstatus", "ndis"];
 
-/// `crate::mpa::crc` as `["mpa", "crc"]`.
+/// Module path: `crate::mpa::crc` is `["mpa", "crc"]`.
 type Path = Vec<String>;
 
-/// One file of the crate.
+/// File of the crate.
 #[derive(Debug, Default)]
 struct File {
     name: String,
@@ -255,23 +255,23 @@ struct File {
     imports: Vec<Path>,
     /// Names that it re-exports or imports, with their absolute paths.
     names: BTreeMap<String, Path>,
-    /// Forbidden words that it has.
+    /// Forbidden words in the file.
     forbidden: Vec<&'static str>,
 }
 
-/// The files of the crate by their modules' paths.
+/// Files of the crate by module path.
 type Crate = BTreeMap<Path, File>;
 
 fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// The word at the front.
+/// First word of the text.
 fn word(text: &str) -> &str {
     text.split(|letter| !is_word(letter)).next().unwrap_or_default()
 }
 
-/// The module of a file, unless it holds tests.
+/// Module of a file, unless the file contains tests.
 fn module(layers: &Layers, file: &str) -> Option<Path> {
     let path = file.strip_prefix(layers.sources)?.strip_suffix(".rs")?;
     let parts: Path = path.split('/').map(str::to_owned).collect();
@@ -280,7 +280,7 @@ fn module(layers: &Layers, file: &str) -> Option<Path> {
     (!is_test).then_some(parts)
 }
 
-/// The code of a file without its comments and its inline tests.
+/// Code of a file without comments and inline tests.
 fn production(text: &str) -> String {
     let mut lines = Vec::new();
     let mut rest = text.lines().peekable();
@@ -294,7 +294,7 @@ fn production(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Reads a path, or a tree of them, that goes on behind `prefix`. Returns what follows it.
+/// Parses a path, or a tree of paths, that continues `prefix`. Returns the rest of the text.
 fn paths<'a>(mut text: &'a str, prefix: &Path, found: &mut Vec<Path>) -> &'a str {
     let mut path = prefix.clone();
     loop {
@@ -306,7 +306,7 @@ fn paths<'a>(mut text: &'a str, prefix: &Path, found: &mut Vec<Path>) -> &'a str
                 }
                 let rest = paths(item, &path, found).trim_start();
                 list = rest.strip_prefix(',').unwrap_or(rest);
-                // Not a tree of paths after all.
+                // The braces do not enclose a tree of paths.
                 if list.len() == item.len() {
                     return list;
                 }
@@ -397,7 +397,7 @@ fn read(layers: &Layers, sources: &[(String, String)]) -> Crate {
     sources.iter().filter_map(file).collect()
 }
 
-/// The module whose file has what a path names.
+/// Module whose file defines the target of the path.
 fn resolve(sources: &Crate, path: &Path) -> Path {
     let mut module = Path::new();
     for (depth, name) in path.iter().enumerate() {
@@ -414,7 +414,7 @@ fn resolve(sources: &Crate, path: &Path) -> Path {
     module
 }
 
-/// Modules, each with those that it imports.
+/// Modules, each with its imports.
 fn edges<'a>(layers: &Layers, sources: &'a Crate) -> BTreeMap<&'a Path, BTreeSet<Path>> {
     let of = |(module, file): (&'a Path, &File)| {
         let imports = file.imports.iter().map(|path| resolve(sources, path));
@@ -427,7 +427,7 @@ fn edges<'a>(layers: &Layers, sources: &'a Crate) -> BTreeMap<&'a Path, BTreeSet
     sources.iter().filter(|(module, _)| !module.is_empty()).map(of).collect()
 }
 
-/// What is wrong with the order.
+/// Violations of the order.
 fn order_errors(layers: &Layers, sources: &Crate) -> String {
     let mut findings = String::new();
     let rank = |module: &Path| {
@@ -455,7 +455,7 @@ fn order_errors(layers: &Layers, sources: &Crate) -> String {
     findings
 }
 
-/// The files from which imports lead back to themselves.
+/// Files that are part of an import cycle.
 fn circle<'a>(layers: &Layers, sources: &'a Crate) -> BTreeSet<&'a str> {
     let edges = edges(layers, sources);
     let is_in_circle = |module: &Path| {
@@ -497,7 +497,7 @@ fn the_document_has_the_order() {
     for layers in LIBRARIES {
         let library = layers.sources.trim_end_matches("/src/");
         let row = format!("| `{library}` | `{}` |", layers.order.join(" < "));
-        assert!(text.contains(&row), "docs/contributing/architecture.md has not the row\n{row}");
+        assert!(text.contains(&row), "docs/contributing/architecture.md: missing row\n{row}");
     }
 }
 
@@ -508,11 +508,11 @@ fn files_do_not_import_each_other_in_circles() {
         let sources = read(layers, &sources(layers));
         assert!(sources.len() > 1, "{} has {} files", layers.sources, sources.len());
         let found = circle(layers, &sources);
-        assert!(found.is_empty(), "these files are in a circle: {found:#?}");
+        assert!(found.is_empty(), "files in an import cycle: {found:#?}");
     }
 }
 
-// The adapter knows nothing of the interfaces that map it, and an interface is a mapping.
+// The adapter does not depend on the interfaces above it, and an interface is a mapping.
 #[test]
 fn interfaces_stand_on_the_adapter() {
     let is_test = |file: &str| file.contains("/tests");
@@ -553,16 +553,16 @@ fn files_of_verbs_state_their_layer() {
     }
 }
 
-/// The files of a library, one of them with a line more.
+/// Files of a library, one of them with an additional line.
 fn with(layers: &Layers, file: &str, line: &str) -> Crate {
     let mut sources = sources(layers);
     let name = format!("{}{file}", layers.sources);
-    let (_, text) = sources.iter_mut().find(|(it, _)| *it == name).expect("there is such a file");
+    let (_, text) = sources.iter_mut().find(|(it, _)| *it == name).expect("a file of the library");
     *text = format!("{line}\n{text}");
     read(layers, &sources)
 }
 
-// An import the wrong way round, by any path, is found, and so is a forbidden word.
+// An import against the order, by any path, is detected, and so is a forbidden word.
 #[test]
 fn what_is_out_of_order_is_found() {
     for (layers, file, line) in [
@@ -595,7 +595,7 @@ fn what_is_out_of_order_is_found() {
     }
 }
 
-// A circle is found; files that only one end of it imports are not in it.
+// A cycle is detected; files that only one of its members imports are not part of it.
 #[test]
 fn circles_are_found() {
     for (layers, line, files, outside) in [
@@ -605,7 +605,7 @@ fn circles_are_found() {
             ["mpa/crc.rs", "mpa/encoder.rs"],
             "mpa/marker.rs",
         ),
-        // By the name that the parent has for it.
+        // By the name under which the parent imports it.
         (&ENGINE, "use super::UploadMonitor;", ["tcp/config.rs", "tcp/retrieve.rs"], "tcp/seq.rs"),
         (
             &ENGINE,

@@ -1,5 +1,5 @@
-//! The faults of `tests/mutants` still apply, and the tests that are to find them are there. Whether they find them,
-//! `tests/mutants/run` says.
+//! Applicability of the faults in `tests/mutants`, and existence of the tests that must detect them.
+//! `tests/mutants/run` checks that they do.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::{is_test, root, test_functions};
 
-/// Faults of each part of the code, at least.
+/// Minimum number of faults in each part of the code.
 const FAULTS_MIN: [(&str, usize); 5] =
     [("mpa", 10), ("ddp", 5), ("rdmap", 8), ("rnic", 15), ("ndk", 20)];
 
-/// Where NDK's rules are, each with a verdict and the tests that prove it.
+/// Document of the NDK rules, each with a verdict and the tests that prove it.
 const NDK_RULES: &str = "docs/conformance/ndk.md";
-/// Faults against the rules of each of its sections, at least.
+/// Minimum number of faults against the rules of each section.
 const NDK_FAULTS_MIN: [(&str, usize); 8] = [
     ("Objects and their lives", 10),
     ("Threads and management", 5),
@@ -29,7 +29,7 @@ fn text<'a>(fault: &'a Value, member: &str) -> &'a str {
     fault[member].as_str().unwrap_or_default()
 }
 
-/// What is wrong with a fault, if something is.
+/// Error in a fault, if any.
 fn error(fault: &Value, functions: &[(String, String)], cases: &str) -> Option<String> {
     let [file, old, new, test] = ["file", "old", "new", "test"].map(|member| text(fault, member));
     let Ok(source) = fs::read_to_string(root().join(file)) else {
@@ -50,7 +50,7 @@ fn error(fault: &Value, functions: &[(String, String)], cases: &str) -> Option<S
         .then(|| "changes nothing, or has no reason".into())
 }
 
-/// The rows of NDK's rules, by rule: the section, and the row.
+/// Rows of the NDK rules by rule: the section and the row.
 fn ndk_rows(document: &str) -> BTreeMap<&str, (&str, &str)> {
     let (mut rows, mut section) = (BTreeMap::new(), "");
     for line in document.lines() {
@@ -63,7 +63,8 @@ fn ndk_rows(document: &str) -> BTreeMap<&str, (&str, &str)> {
     rows
 }
 
-// A fault that breaks a rule of NDK is found by a test that the rule's row names, and each part of the rules has some.
+// A fault that breaks an NDK rule is detected by a test that the rule's row cites, and each section of the rules has
+// faults.
 #[test]
 fn faults_against_the_rules_of_ndk() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();

@@ -13,9 +13,9 @@ use super::{files, is_under, root};
 /// The front page and the guide: pages and directories.
 const GUIDE: &[&str] =
     &["README.md", "docs/README.md", "docs/guide/", "docs/tools/", "docs/concepts/"];
-/// Words of a sentence.
+/// Maximum words of a sentence.
 const SENTENCE_WORDS_MAX: usize = 35;
-/// Words that do not open a heading.
+/// Words that must not open a heading.
 const QUESTIONS: [&str; 8] = ["What", "Who", "Whose", "Which", "How", "Whether", "Where", "Why"];
 /// Words to avoid.
 const WORDS: &str = "tests/tidy/words.txt";
@@ -29,7 +29,7 @@ struct Text {
     text: String,
 }
 
-/// Inline code becomes one word, link targets and comments are removed.
+/// Text in which inline code is one word, and link targets and comments are removed.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     for (index, part) in text.split('`').enumerate() {

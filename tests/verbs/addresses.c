@@ -1,11 +1,11 @@
-/* Addresses of identifiers and rsockets, as a program sees them.
+/* Addresses of identifiers and rsockets, as reported to a program.
  *
- *   addresses listen PORT ADDRESS[,only] ...    an identifier for each, or with "r" in front an rsocket; prints what
- *                                               becomes of bind and listen; ",only": of this family only
+ *   addresses listen PORT ADDRESS[,only] ...    an identifier for each, or with the prefix "r" an rsocket; prints
+ *                                               the results of bind and listen; ",only": this family only
  *   addresses serve ADDRESS PORT                one connection; prints the addresses of each event
  *   addresses daemon ADDRESS PORT               the same, as a daemon that closes descriptors after it listens
- *   addresses connect ADDRESS PORT              the same from the other end
- *   addresses hold ADDRESS PORT                 the same, which disconnects after SIGUSR1
+ *   addresses connect ADDRESS PORT              the same as the client
+ *   addresses hold ADDRESS PORT                 the same, but disconnects after SIGUSR1
  *   addresses both PORT                         listens on a port for RDMA after it listens for TCP
  */
 #include <arpa/inet.h>
@@ -103,7 +103,7 @@ static void ends(const char *when, struct rdma_cm_id *id)
 	show(name, rdma_get_peer_addr(id));
 }
 
-/* Goes on in a child, which has 3 to 1023 closed but the channel, and files under their numbers; its parent ends then. */
+/* Continues in a child that replaced descriptors 3 to 1023, except the channel, with files; the parent exits then. */
 static void become_daemon(int channel)
 {
 	int gate[2];

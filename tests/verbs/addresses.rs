@@ -1,5 +1,5 @@
-//! Addresses of a program: both families at one port, link-local ones with a scope, IPv4-mapped ones, and ports that
-//! stand for others; on kernel sockets and on nodes.
+//! Addresses of a program: both families on one port, link-local addresses with a scope, IPv4-mapped addresses, and
+//! mapped ports; on kernel sockets and on nodes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::place::{End, LIMIT, Place, under_flue};
 use crate::stops::in_a_shell;
 use crate::{NEEDS, machine};
 
-/// The test's program, in a directory of the test's own.
+/// Test program, compiled into its own directory.
 pub(crate) struct Program {
     path: PathBuf,
     _scratch: Scratch,
 }
 
 impl Program {
-    /// `None`: something is missing, which is reported.
+    /// Compiles the program; returns `None` if a prerequisite is missing, which is reported.
     pub(crate) fn compile() -> Option<Self> {
         if lacks(NEEDS) || lacks(&[Need::Tool("cc")]) {
             return None;
@@ -30,7 +30,7 @@ impl Program {
         let mut cc = Command::new("cc");
         cc.args(["-Wall", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&path).arg(source);
         let compiled = cc.args(["-libverbs", "-lrdmacm"]).status().expect("cc runs");
-        assert!(compiled.success(), "it needs libibverbs-dev and librdmacm-dev");
+        assert!(compiled.success(), "the program requires libibverbs-dev and librdmacm-dev");
         Some(Self { path, _scratch: scratch })
     }
 
@@ -38,7 +38,7 @@ impl Program {
         format!("{} {words}", self.path.display())
     }
 
-    /// Output of the program at that end; it ends with `status`.
+    /// Runs the program at that end, checks that it exits with `status`, and returns its output.
     fn run(&self, place: &Place, options: &str, words: &str, status: i32) -> String {
         let mut ran = place.start(End::Server, options, &self.line(words));
         let ended = ran.wait(LIMIT).map(|ended| ended.code());
@@ -47,7 +47,8 @@ impl Program {
         ran.said()
     }
 
-    /// Outputs of a server and its client, each with its options and its address and port; both end with 0.
+    /// Runs a server and its client, each with its options, address and port; both exit with 0. Returns their
+    /// outputs.
     fn pair(&self, place: &Place, server: (&str, &str), client: (&str, &str)) -> [String; 2] {
         let line = |verb: &str, at: &str| self.line(&format!("{verb} {at}"));
         let mut serving = place.start(End::Server, server.0, &line("serve", server.1));
@@ -67,7 +68,7 @@ fn has(said: &str, expected: &str) {
     assert!(said.contains(expected), "expected {expected:?}: {said}");
 }
 
-/// Addresses at one port, and what becomes of each.
+/// Address pairs on one port, with the expected result of each.
 const WILDCARDS: [(&str, &str); 6] = [
     ("0.0.0.0,only ::,only", "0.0.0.0 ok\n:: ok\n"),
     ("::,only 0.0.0.0", ":: ok\n0.0.0.0 ok\n"),
@@ -104,7 +105,7 @@ fn link_local_address_is_used_and_shown_with_its_scope() {
         has(&said, "EINVAL");
     }
 
-    // A node has one link: any scope means it, and none.
+    // A node has one link: any scope, or none, selects it.
     let nodes = Place::nodes();
     let [server, client] = ["--addr fe80::a/64", "--addr fe80::b/64"];
     for (listening, peer) in [("fe80::a%eth1", "fe80::a"), ("::", "fe80::a%eth0")] {
@@ -123,7 +124,7 @@ fn mapped_address_means_ipv4_and_is_shown_as_given() {
     let places = [
         (Place::sockets(), "10.77.0.1", ["", ""]),
         (Place::nodes(), "10.9.2.1", ["--addr 10.9.2.1/24", "--addr 10.9.2.2/24"]),
-        // The address of the kernel for a node's may be mapped, too.
+        // A kernel address that is mapped to a node's may be IPv4-mapped, too.
         (Place::nodes(), "127.0.0.1", ["", ""]),
     ];
     for (place, server, [own, peers]) in places {
@@ -156,7 +157,7 @@ fn mapped_port_is_the_rdma_port_and_shown_as_the_programs() {
     }
 }
 
-// The descriptors of the node, which it inherits, are not among those; the launcher ends with the child's parent.
+// The inherited descriptors of the node are not among those closed; the launcher exits with the child's parent.
 #[test]
 fn daemon_that_closes_low_descriptors_while_it_listens_serves_a_client() {
     let Some(program) = Program::compile() else { return };

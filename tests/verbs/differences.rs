@@ -1,5 +1,5 @@
-//! Rows whose programs fail in a release of Debian, with the reason. A row that passes, or fails otherwise, is a
-//! failure, so that the list stays true.
+//! Rows whose programs fail in a release of Debian, with the reason. A listed row that passes or fails differently is
+//! a failure, so that the list stays accurate.
 
 use crate::releases;
 
@@ -10,13 +10,13 @@ pub(crate) struct Difference {
     release: &'static str,
     /// Names of the rows.
     rows: &'static [&'static str],
-    /// More options of `flue run`, for both ends.
+    /// Additional options of `flue run`, for both ends.
     pub(crate) options: &'static str,
-    /// Parts of the report by which the failure is recognized.
+    /// Parts of the report that identify the failure.
     evidence: &'static [&'static str],
     /// Reason, for the table of docs/measurements/verbs-programs.md.
     pub(crate) reason: &'static str,
-    /// True if the server listens at a TCP port of the kernel, too, after it listens by RDMA.
+    /// True if the server also listens on a kernel TCP port after it listens by RDMA.
     pub(crate) listens_by_tcp: bool,
 }
 
@@ -25,9 +25,9 @@ const DIFFERENCES: &[Difference] = &[Difference {
     rows: &["cmtime", "cmtime_of_1000"],
     // Its control connection has the same port number.
     options: "--port-map 7471=7472",
-    // With queue pairs it passes. Then it repeats the test with the queue pair numbers 1000, 1001, ... and no queue
-    // pairs. InfiniBand's connection manager only transmits the number. Linux's of iWARP looks up the queue pair that
-    // gets the TCP connection, and fails with EINVAL as well.
+    // The test passes with queue pairs, then repeats with the queue pair numbers 1000, 1001, ... and no queue pairs.
+    // InfiniBand's connection manager only transmits the number. Linux's iWARP connection manager looks up the queue
+    // pair for the TCP connection, and fails with EINVAL as well.
     evidence: &["qp_conn", "test - no QPs", "rdma_connect: Invalid argument"],
     reason: "passes with queue pairs; then connects with queue pair numbers that do not exist: EINVAL on iWARP",
     listens_by_tcp: true,

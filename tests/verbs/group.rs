@@ -1,5 +1,5 @@
-//! A program and all that it starts, with a time limit: in a process namespace of their own, which ends with its first
-//! process. A process group would not do: fio's jobs leave it.
+//! Program and all its descendants, with a time limit. They run in their own PID namespace, which ends with its first
+//! process. A process group is not sufficient: fio's jobs leave it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,10 +14,10 @@ use flue_test_support::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How often a listener is looked for, which the kernel tells nobody of, or what a program says.
+/// Poll interval for a listener or for program output; neither has a notification.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A program, its children, and what they have said.
+/// Program, its children, and their output.
 pub(crate) struct Group {
     name: String,
     child: Child,
@@ -27,16 +27,16 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts it in `host` without input.
+    /// Starts the program in `host` without input.
     pub(crate) fn start(host: &Namespace, program: Command) -> Self {
         let name = format!("{program:?}");
         let mut command = Command::new("unshare");
-        // The shell is the namespace's first process, for which signals have another meaning.
+        // The shell is the namespace's first process, for which signals have special semantics.
         command.args([
             "--pid",
             "--fork",
             "--kill-child",
-            // Process ids there are those of the namespace.
+            // `/proc` shows the process ids of the namespace.
             "--mount-proc",
             "--",
             "sh",
@@ -51,22 +51,22 @@ impl Group {
                 None => command.env_remove(name),
             };
         }
-        // With a group of its own the end of a stopped process never sends SIGHUP to the group of the tests, which the
-        // kernel does to a group whose parents have exited (nohup, some CI runners).
+        // In its own process group. Otherwise the exit of a stopped process can make the kernel send SIGHUP to the
+        // group of the tests. That occurs if the parents of that group have exited (nohup, some CI runners).
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = host
             .spawn(&mut command)
             .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
         let said = Arc::new(Mutex::new(Vec::new()));
-        let out = child.stdout.take().expect("it was asked for");
-        let err = child.stderr.take().expect("it was asked for");
+        let out = child.stdout.take().expect("a piped stream");
+        let err = child.stderr.take().expect("a piped stream");
         let readers = vec![collect(out, said.clone()), collect(err, said.clone())];
         let host = host.path();
         Self { name, child, said, readers, host }
     }
 
-    /// What it has said so far, both streams as they came.
+    /// Output so far, both streams in order of arrival.
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&self.said.lock().expect("readers do not panic")).into_owned()
     }
@@ -75,26 +75,26 @@ impl Group {
         Pid::from_child(&self.child)
     }
 
-    /// Sends a signal to the program of that name among all that it has started.
+    /// Sends a signal to the descendant program of that name.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is no such program.
     pub(crate) fn signal(&self, name: &str, signal: Signal) {
         let id = i32::try_from(self.process(name)).ok().and_then(Pid::from_raw);
-        kill_process(id.expect("a process id"), signal).expect("it runs");
+        kill_process(id.expect("a process id"), signal).expect("the process exists");
     }
 
-    /// The process of the program of that name among all that it has started.
+    /// Process id of the descendant program of that name.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is no such program.
     pub(crate) fn process(&self, name: &str) -> u32 {
         self.find_process(name).unwrap_or_else(|| panic!("no {name} runs: {}", self.report()))
     }
 
-    /// As [`Self::process`]; `None`: there is none.
+    /// Process id as in [`Self::process`]; `None` if there is no such program.
     pub(crate) fn find_process(&self, name: &str) -> Option<u32> {
         let mut all = vec![self.child.id()];
         let mut next = 0;
@@ -104,7 +104,7 @@ impl Group {
             if name_of.trim_end() == name {
                 return Some(id);
             }
-            // Children are listed by the thread that has started them.
+            // Children are listed by the thread that started them.
             for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
                 let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
                 all.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
@@ -113,19 +113,20 @@ impl Group {
         None
     }
 
-    /// Waits for its end or for `limit`; true when it has ended.
+    /// Waits for the end of the program or for `limit`; returns true if it has ended.
     fn wait_for(&self, limit: Duration) -> bool {
         let handle =
-            pidfd_open(self.pid(), PidfdFlags::empty()).expect("our child has a descriptor");
+            pidfd_open(self.pid(), PidfdFlags::empty()).expect("a pidfd of a child process");
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
-        let timeout = Timespec::try_from(limit).expect("a limit of seconds fits");
+        let timeout = Timespec::try_from(limit).expect("a limit within the range of a timespec");
         poll(&mut ended, Some(&timeout)).is_ok_and(|count| count > 0)
     }
 
-    /// Waits until somebody in its namespace listens on the port; gives up when it ends before.
+    /// Waits until a process in its namespace listens on the port; stops early if the program ends.
     ///
     /// # Errors
-    /// Nobody does, and why.
+    ///
+    /// No listener within the limit, with the reason.
     pub(crate) fn wait_for_listener(
         &self,
         host: &Namespace,
@@ -136,10 +137,11 @@ impl Group {
         self.wait_until(&what, limit, || host.run(|| listens(port)))
     }
 
-    /// Looks again and again until `is_so`; gives up when it ends before.
+    /// Polls `is_so` until it returns true; stops early if the program ends.
     ///
     /// # Errors
-    /// It is not, and why.
+    ///
+    /// The condition is not met within the limit, with the reason.
     pub(crate) fn wait_until(
         &self,
         what: &str,
@@ -158,10 +160,11 @@ impl Group {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     ///
     /// # Errors
-    /// It has not ended in time.
+    ///
+    /// The program has not ended in time.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         if !self.wait_for(limit) {
             return Err(format!("has not ended in {limit:?}"));
@@ -171,9 +174,9 @@ impl Group {
         Ok(status)
     }
 
-    /// Kills what is left. Afterwards all that was said is there.
+    /// Kills the remaining processes. Afterward the output is complete.
     pub(crate) fn kill(&mut self) {
-        // Both fail only where it has ended and been waited for.
+        // Both calls fail only if the process has already been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
         for reader in self.readers.drain(..) {
@@ -181,7 +184,7 @@ impl Group {
         }
     }
 
-    /// Its command line and what it said, for a failure's message.
+    /// Command line and output, for failure messages.
     pub(crate) fn report(&self) -> String {
         let mut text = String::new();
         writeln!(text, "--- {} (namespace {})", self.name, self.host.display()).expect("a String");
@@ -195,7 +198,7 @@ impl Drop for Group {
     }
 }
 
-/// How it ended, in words.
+/// Exit status as text.
 pub(crate) fn ending(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
@@ -216,7 +219,7 @@ fn collect(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> J
     })
 }
 
-/// Whether a TCP socket of the calling thread's namespace listens on the port.
+/// True if a TCP socket in the calling thread's namespace listens on the port.
 pub(crate) fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["tcp", "tcp6"].iter().any(|family| {

@@ -1,4 +1,4 @@
-//! `flue run` itself: the program is as if it had been started directly.
+//! Launcher of `flue run`: the program behaves as if started directly.
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -19,13 +19,13 @@ use crate::group::Group;
 use crate::place::{LIMIT, ends, under_flue};
 use crate::{FLUE, NEEDS, library, machine};
 
-/// `flue run` with options before the program, in a directory for temporary files of the test's own.
+/// `flue run` with options before the program, with its own directory for temporary files.
 fn launcher(scratch: &Scratch, options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(FLUE);
     command.arg("run").args(options.split_whitespace()).arg("--library").arg(library());
     command.arg("--").args(program);
     command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
-    // What tests/verbs/run sets, and the user may have set.
+    // Variables set by tests/verbs/run or by the user.
     for (name, _) in std::env::vars_os() {
         let is_ours = name
             .to_str()
@@ -78,8 +78,13 @@ fn the_program_has_the_process_id_and_the_streams_of_the_launcher() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("flue starts");
     let id = child.id();
-    child.stdin.take().expect("a pipe").write_all(b"\0\xffasked").expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
+    child
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(b"\0\xffasked")
+        .expect("a program that reads its input");
+    let output = child.wait_with_output().expect("the end of the program");
     assert_eq!(output.stdout, [format!("{id}\n").as_bytes(), b"\0\xffasked"].concat());
     assert_eq!(output.stderr, b"said\n");
 }
@@ -116,7 +121,7 @@ fn the_environment_has_the_library_in_front_and_the_options() {
     expected.transport = TransportOptions::Sockets(SocketsOptions { pcap, seed: None });
     assert_eq!(passed(&out), expected);
 
-    // Given options outrank the environment, and a launcher within a launcher keeps the others.
+    // Options take precedence over the environment; a nested launcher keeps the remaining ones.
     let options = "--rtr read --mpa-crc on";
     let mut command = launcher(&scratch, options, &["sh", "-c", script]);
     command.env(OPTIONS_VARIABLE, expected.to_string());
@@ -142,14 +147,14 @@ fn what_cannot_work_is_refused_before_the_program_starts() {
     assert!(err.contains("/no/such/library.so"), "{err}");
 
     let copy = scratch.file("set-id");
-    fs::copy(find_tool("true").expect("every machine has it"), &copy).expect("it can be copied");
-    fs::set_permissions(&copy, Permissions::from_mode(0o4755)).expect("the copy is ours");
+    fs::copy(find_tool("true").expect("a tool of coreutils"), &copy).expect("a copied file");
+    fs::set_permissions(&copy, Permissions::from_mode(0o4755)).expect("a file of this test");
     let (output, _, err) = run(&mut launcher(&scratch, "", &[copy.to_str().expect("a name")]));
     assert_eq!(output.status.code(), Some(3));
     assert!(err.contains("set-user-ID"), "{err}");
 }
 
-/// The directory that the launcher has created in `place`.
+/// Directory that the launcher has created in `place`.
 fn directory_in(place: &Path) -> PathBuf {
     let mut created = fs::read_dir(place).expect("a directory");
     created
@@ -157,29 +162,33 @@ fn directory_in(place: &Path) -> PathBuf {
             let path = entry.expect("an entry").path();
             path.file_name()?.to_str()?.starts_with("flue-verbs-").then_some(path)
         })
-        .expect("the launcher created one")
+        .expect("a directory created by the launcher")
 }
 
-// Another user may have created the directory, to have the program load a library of theirs.
+// Another user could create the directory to make the program load their library.
 #[test]
 fn directory_that_other_users_can_write_to_is_refused() {
     let scratch = Scratch::new();
     run(&mut launcher(&scratch, "", &["true"]));
     let directory = directory_in(&scratch.file(""));
-    assert_eq!(fs::metadata(&directory).expect("it is there").permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(&directory).expect("an existing file").permissions().mode() & 0o777,
+        0o700
+    );
     let refused = |what: &str| {
         let (output, _, err) = run(&mut launcher(&scratch, "", &["true"]));
         assert_eq!(output.status.code(), Some(3), "{what}: {err}");
         assert!(err.contains(what) && err.contains("set TMPDIR"), "{what}: {err}");
     };
-    fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("it is ours");
+    fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("a file of this test");
     refused("can write to");
-    fs::remove_dir_all(&directory).expect("it is ours");
+    fs::remove_dir_all(&directory).expect("a file of this test");
     let elsewhere = Scratch::new();
     symlink(elsewhere.file(""), &directory).expect("a link");
     refused("can write to");
-    fs::remove_file(&directory).expect("it is ours");
-    fs::set_permissions(scratch.file(""), Permissions::from_mode(0o777)).expect("it is ours");
+    fs::remove_file(&directory).expect("a file of this test");
+    fs::set_permissions(scratch.file(""), Permissions::from_mode(0o777))
+        .expect("a file of this test");
     refused("sticky bit");
 }
 
@@ -188,7 +197,7 @@ fn directory_that_other_users_can_write_to_is_refused() {
 fn runtime_directory_that_the_loader_would_split_is_replaced() {
     let scratch = Scratch::new();
     let split = scratch.file("a:b");
-    fs::create_dir(&split).expect("a new name");
+    fs::create_dir(&split).expect("an unused name");
     let script = "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD";
     let mut command = launcher(&scratch, "", &["sh", "-c", script]);
     let (_, out, err) = run(command.env("XDG_RUNTIME_DIR", &split));
@@ -208,7 +217,7 @@ fn runtime_directory_that_the_loader_would_split_is_replaced() {
     }
 }
 
-/// Lists the devices; both libraries are needed by it.
+/// Lists the devices; the program requires both libraries.
 const DEVICES: &str = r#"
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -227,7 +236,7 @@ int main(void)
 fn compile(scratch: &Scratch, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let file = scratch.file(name);
     let text = scratch.file(&format!("{name}.c"));
-    fs::write(&text, source).expect("a directory of this test's");
+    fs::write(&text, source).expect("a directory of this test");
     let mut compiler = Command::new("cc");
     compiler.arg("-o").arg(&file).arg(text).args(options);
     assert!(compiler.status().expect("cc starts").success(), "{compiler:?}");
@@ -286,23 +295,23 @@ fn program_without_a_loader_for_the_library_is_reported() {
         assert_eq!(err.lines().count(), 1, "{err}");
     }
     let other = compile(&scratch, "other", "int main(void) { return 0; }", &[]);
-    let mut image = fs::read(&other).expect("it is there");
-    // e_machine: none that is assigned.
+    let mut image = fs::read(&other).expect("an existing file");
+    // e_machine: an unassigned value.
     image[18..20].copy_from_slice(&[0xf7, 0x7f]);
-    fs::write(&other, image).expect("it is ours");
+    fs::write(&other, image).expect("a file of this test");
     let (_, _, err) = run(&mut launcher(&scratch, "", &[other.to_str().expect("a name")]));
     assert!(err.contains("built for another machine"), "{err}");
 }
 
-/// A script that `interpreter` interprets.
+/// Script with `interpreter` in its first line.
 fn script_of(scratch: &Scratch, interpreter: &str) -> String {
     let script = scratch.file("script");
-    fs::write(&script, format!("#!{interpreter}\n")).expect("a directory of this test's");
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("it is ours");
+    fs::write(&script, format!("#!{interpreter}\n")).expect("a directory of this test");
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("a file of this test");
     script.to_str().expect("a name").to_owned()
 }
 
-// The loader drops its variables for a program that gains privileges.
+// The loader ignores its variables for a program that gains privileges.
 #[test]
 fn program_with_file_capabilities_is_refused_to_a_user() {
     const NOBODY: u32 = 65534;
@@ -312,12 +321,13 @@ fn program_with_file_capabilities_is_refused_to_a_user() {
         return;
     }
     let scratch = Scratch::new();
-    // The user may have no access to the directory of the build.
+    // The user may have no access to the build directory.
     let [flue, file] = ["flue", "true"].map(|name| scratch.file(name));
-    fs::copy(FLUE, &flue).expect("it can be copied");
-    fs::copy(library(), scratch.file("libflue_verbs.so")).expect("it can be copied");
-    fs::copy(find_tool("true").expect("every machine has it"), &file).expect("it can be copied");
-    setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty()).expect("root can");
+    fs::copy(FLUE, &flue).expect("a copied file");
+    fs::copy(library(), scratch.file("libflue_verbs.so")).expect("a copied file");
+    fs::copy(find_tool("true").expect("a tool of coreutils"), &file).expect("a copied file");
+    setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty())
+        .expect("permitted to root");
     for (user, status) in [(0, Some(0)), (NOBODY, Some(3))] {
         let mut command = Command::new(&flue);
         command.args(["run", "--"]).arg(&file).uid(user).gid(user);

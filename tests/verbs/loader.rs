@@ -1,4 +1,4 @@
-//! The dynamic loader's view: programs of Debian bind every symbol, and nothing is printed.
+//! Programs of Debian and the dynamic loader: every symbol is bound, and nothing is printed.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use flue_test_support::needs::{Need, lacks};
 
 use crate::{FLUE, library};
 
-/// Programs of rdma-core, perftest and others; of Debian's packages by tests/verbs/run.
+/// Programs of rdma-core, perftest and other packages; tests/verbs/run installs the Debian packages.
 const PROGRAMS: [&str; 16] = [
     "rping",
     "ucmatose",
@@ -32,7 +32,7 @@ fn every_program_binds_every_symbol() {
         if lacks(&[Need::Tool(program), Need::Tool("ldd")]) {
             continue;
         }
-        let path = flue_test_support::needs::find_tool(program).expect("it is there");
+        let path = flue_test_support::needs::find_tool(program).expect("an installed program");
         let mut command = Command::new(FLUE);
         command.args(["run", "--library"]).arg(library()).args(["--", "ldd", "-r"]).arg(path);
         let ended = command.output().expect("flue starts");
@@ -41,7 +41,7 @@ fn every_program_binds_every_symbol() {
         for wrong in ["undefined", "no version information", "not found"] {
             assert!(!said.contains(wrong), "{program}: {said}");
         }
-        // Some have both libraries only behind another, or one of them.
+        // Some programs have only one of the libraries, or both only as indirect dependencies.
         let ours = said.lines().filter(|line| line.contains("/flue-verbs-")).count();
         let theirs = said
             .lines()

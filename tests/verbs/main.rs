@@ -1,9 +1,9 @@
-//! Unmodified programs of libibverbs and librdmacm under `flue run`: a table of programs, each with the command lines
-//! of its two ends and what they must say; the launcher itself; the loader's view of the library; and another release
-//! of Debian.
+//! Unmodified programs of libibverbs and librdmacm under `flue run`. A table lists the programs, each with the
+//! command lines of both ends and the expected output. Other tests cover the launcher, symbol binding by the loader,
+//! and another release of Debian.
 //!
-//! `tests/verbs/run` installs the programs and writes docs/measurements/verbs-programs.md. Without a program its test
-//! reports that and passes, but fails in CI.
+//! `tests/verbs/run` installs the programs and writes docs/measurements/verbs-programs.md. If a program is missing,
+//! its test reports that and passes; in CI it fails.
 
 mod addresses;
 mod differences;
@@ -33,15 +33,15 @@ use flue_test_support::netns::Namespace;
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tool("ip"), Need::Tool("unshare")];
 
-/// The library, which cargo builds beside this test.
+/// Path of the verbs library, which cargo builds in the same directory as this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let library = test.with_file_name("libflue_verbs.so");
-    assert!(library.is_file(), "{} is not there", library.display());
+    assert!(library.is_file(), "{} not found", library.display());
     library
 }
 
-/// A machine with an interface beside its loopback; without an IPv6 address of one, getaddrinfo(3) refuses `::1`.
+/// Namespace with an interface besides loopback; unless one has an IPv6 address, getaddrinfo(3) refuses `::1`.
 fn machine() -> Namespace {
     let host = Namespace::new();
     host.ip("link add eth0 type veth peer name eth1");

@@ -1,9 +1,8 @@
-//! Migration of QEMU over RDMA between two processes: a guest that runs meanwhile, a stopped guest, and migrations that
-//! fail.
+//! Migration of QEMU over RDMA between two processes: a running guest, a stopped guest, and failed migrations.
 //!
-//! Of a running guest only the memory that it does not write is compared. QEMU's TCG can lose track of a page that the
-//! guest writes while QEMU collects the dirty pages: the destination then has an older copy of it, over plain TCP as
-//! well. Of a stopped guest all memory is compared.
+//! For a running guest, only the memory that it does not write is compared. QEMU's TCG can miss a page that the guest
+//! writes while QEMU collects the dirty pages. The destination then has an older copy of it, over plain TCP as well.
+//! For a stopped guest, all memory is compared.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -59,7 +58,7 @@ fn make_files(scratch: &Scratch, pattern_bytes: usize) -> Vec<u8> {
     let mut firmware = vec![0_u8; 0x1_0000];
     firmware[..FIRMWARE.len()].copy_from_slice(FIRMWARE);
     firmware[0xfff0..][..RESET.len()].copy_from_slice(RESET);
-    fs::write(scratch.file("firmware"), firmware).expect("a file can be written");
+    fs::write(scratch.file("firmware"), firmware).expect("a writable file");
     let mut state = 1_u64;
     let words = std::iter::repeat_with(|| {
         state =
@@ -67,7 +66,7 @@ fn make_files(scratch: &Scratch, pattern_bytes: usize) -> Vec<u8> {
         (state >> 32) as u32
     });
     let pattern: Vec<u8> = words.take(pattern_bytes / 4).flat_map(u32::to_le_bytes).collect();
-    fs::write(scratch.file("pattern"), &pattern).expect("a file can be written");
+    fs::write(scratch.file("pattern"), &pattern).expect("a writable file");
     pattern
 }
 
@@ -97,7 +96,7 @@ impl Monitor {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line);
         let timed_out = read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
-        assert!(!timed_out, "the monitor is silent for {LIMIT:?}");
+        assert!(!timed_out, "no output of the monitor for {LIMIT:?}");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}, {read:?}"))
     }
 
@@ -108,11 +107,14 @@ impl Monitor {
         answer["return"].take()
     }
 
-    /// Runs a command, and returns its answer, which may be an error.
+    /// Runs a command, and returns its response, which may be an error.
     fn answer(&mut self, command: &str, arguments: &Value) -> Value {
         let order = json!({ "execute": command, "arguments": arguments });
-        // In one piece: QEMU executes "quit" before it has read the end of the line.
-        self.stream.get_mut().write_all(format!("{order}\n").as_bytes()).expect("QEMU reads");
+        // One write: QEMU executes "quit" before it has read the end of the line.
+        self.stream
+            .get_mut()
+            .write_all(format!("{order}\n").as_bytes())
+            .expect("a writable monitor socket");
         loop {
             let line = self.line();
             if line.get("event").is_some() {
@@ -143,7 +145,7 @@ impl Monitor {
         self.run("query-status", json!({}))["status"].as_str().unwrap_or_default().into()
     }
 
-    /// Waits until the guest has this status, which can follow the end of a migration.
+    /// Waits until the guest has this status, which may be reached after the end of a migration.
     fn expect_status(&mut self, status: &str) {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -174,7 +176,7 @@ impl Monitor {
         let switch = |name: &str, state: bool| json!({ "capability": name, "state": state });
         let switches = [switch("events", true), switch("rdma-pin-all", is_pinned)];
         self.run("migrate-set-capabilities", json!({ "capabilities": switches }));
-        // The guest never stops writing, so the last part of the migration must be allowed to take long.
+        // The guest never stops writing, so the last phase of the migration must be permitted to take long.
         self.run("migrate-set-parameters", json!({ "downtime-limit": 5000 }));
     }
 
@@ -220,7 +222,7 @@ impl Guest {
         source
     }
 
-    /// Starts the destination, whose guest stays paused after the migration.
+    /// Starts the destination, whose guest remains paused after the migration.
     fn destination(place: &Place, scratch: &Scratch, size: Size) -> Self {
         let incoming = format!("-S -incoming {}", uri(PORT));
         let destination = Self::start(place, End::Server, scratch, size, &incoming);
@@ -229,10 +231,10 @@ impl Guest {
         destination
     }
 
-    /// Waits until the other end has ended after a cancel.
+    /// Waits until the other end has exited after a cancellation.
     ///
-    /// QEMU closes the connection after an RCU grace period, for which the virtual CPU must leave the guest's loop. No
-    /// interrupt ends that loop here, but a stop does.
+    /// QEMU closes the connection after an RCU grace period, for which the virtual CPU must leave the guest's loop.
+    /// No interrupt ends that loop here, but a stop does.
     fn wait_for_end(&mut self, other: &mut Group) -> ExitStatus {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -241,7 +243,7 @@ impl Guest {
             if let Ok(status) = other.wait(Duration::from_millis(50)) {
                 return status;
             }
-            assert!(Instant::now() < deadline, "runs on: {}", other.report());
+            assert!(Instant::now() < deadline, "still running: {}", other.report());
         }
     }
 
@@ -287,7 +289,7 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
     }
     source.monitor.expect_status("postmigrate");
     destination.monitor.expect_status("paused");
-    // Its times are known now.
+    // The times of the migration are final here.
     let migration = source.monitor.run("query-migrate", json!({}));
     let transferred = migration["ram"]["transferred"].as_u64().unwrap_or_default();
     assert_eq!(migration["status"], "completed", "{migration}");
@@ -296,7 +298,7 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
     let [mut there, mut here] = [&mut source, &mut destination]
         .map(|guest| guest.monitor.memory(&scratch, 0, SIZE.memory << 20));
     let counter = here[COUNTER_AT..][..COUNTER_BYTES].to_vec();
-    assert_ne!(counter, [0; COUNTER_BYTES], "the guest's counter did not arrive");
+    assert_ne!(counter, [0; COUNTER_BYTES], "the guest's counter was not migrated");
     if state == State::Running {
         for memory in [&mut there, &mut here] {
             memory[COUNTER_AT..][..COUNTER_BYTES].fill(0);
@@ -304,7 +306,7 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
     }
     let difference = difference(&there, &here);
     assert!(difference.is_none(), "memory of source and destination differs: {difference:x?}");
-    assert!(here[PATTERN_AT..][..pattern.len()] == pattern, "the pattern did not arrive");
+    assert!(here[PATTERN_AT..][..pattern.len()] == pattern, "the pattern was not migrated");
     destination.monitor.run("cont", json!({}));
     destination.monitor.expect_status("running");
     destination.monitor.expect_count(&scratch, &counter);
@@ -372,7 +374,7 @@ tests! {
 /// Bytes per second of a migration that is interrupted.
 const SLOW: u32 = 4 << 20;
 
-/// Runs three migrations that do not complete. The source runs on after each.
+/// Runs three migrations that do not complete. The source guest continues after each.
 fn failures(place: &Place) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
     let size = Size { memory: 64, pattern: 32 };
@@ -391,7 +393,7 @@ fn failures(place: &Place) {
     source.monitor.expect_migration(&["active"]);
     source.monitor.run("migrate_cancel", json!({}));
     outcomes.push(("cancel", source.monitor.expect_migration(ends)));
-    // A destination that loses its source ends, with an error.
+    // A destination whose source disconnects exits with an error.
     let ended = source.wait_for_end(&mut cancelled.group);
     assert!(!ended.success(), "{}", cancelled.group.report());
     let killed = Guest::destination(place, &scratch, size);

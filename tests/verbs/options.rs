@@ -1,5 +1,5 @@
-//! Every option of `flue run` that is for the library takes effect: by the Request that a kernel's socket reads, by
-//! pings that come about, and by the files that are written.
+//! Effect of every option of `flue run` for the library: on the Request that a kernel socket receives, on whether
+//! pings succeed, and on the files written.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,8 +22,8 @@ use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Options, and the test of each; those of the launcher itself are tested in `launch`, `--map` in `tap`, `--port-map`
-/// in `addresses`.
+/// Options with the test of each; options of the launcher are tested in `launch`, `--map` in `tap`, `--port-map` in
+/// `addresses`.
 const TESTED: [&str; 10] = [
     "library",
     "log",
@@ -40,10 +40,10 @@ const TESTED: [&str; 10] = [
 #[test]
 fn every_option_has_a_test() {
     let cli = flue::cli::Cli::command();
-    let run = cli.find_subcommand("run").expect("a command of flue's");
-    // Those of nodes are the same in all commands; their effects are tested by tests/options, and of kernel sockets,
-    // which have --pcap and --control only, here and in `tap`.
-    let nodes = cli.find_subcommand("serve").expect("a command of flue's");
+    let run = cli.find_subcommand("run").expect("a command of flue");
+    // Node options are shared by all commands; tests/options tests their effects. Kernel sockets have --pcap and
+    // --control only, which are tested here and in `tap`.
+    let nodes = cli.find_subcommand("serve").expect("a command of flue");
     let of_nodes: BTreeSet<_> = nodes.get_arguments().map(|it| it.get_id().as_str()).collect();
     let options = run.get_arguments().filter(|it| it.get_long().is_some());
     let ids: Vec<_> = options.map(|it| it.get_id().as_str()).collect();
@@ -57,10 +57,10 @@ fn is_lacking() -> bool {
     lacks(NEEDS) || lacks(&[Need::Tool("rping")])
 }
 
-/// The Requests of a client with these options, to which nobody replies.
+/// Requests of a client with these options, which receive no Reply.
 fn requests(host: &Namespace, options: &str, connections: usize) -> Vec<Frame> {
     let listener = host.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let port = listener.local_addr().expect("a bound socket").port();
     let line = format!("rping -c -a 127.0.0.1 -p {port} -C 1");
     let mut client = Group::start(host, under_flue(options, &line));
     let frames = (0..connections).map(|_| {
@@ -81,7 +81,7 @@ fn requests(host: &Namespace, options: &str, connections: usize) -> Vec<Frame> {
     frames
 }
 
-/// Two pings with these options at each end; returns what both have said.
+/// Runs two pings with these options at each end; returns the output of both.
 fn ping(host: &Namespace, server: &str, client: &str) -> String {
     let mut serving = Group::start(host, under_flue(server, "rping -s -a 127.0.0.1 -C 2 -V"));
     let listens = serving.wait_for_listener(host, 7174, LIMIT);
@@ -131,7 +131,7 @@ fn mpa_revision() {
         ("", &[Two][..]),
         ("--mpa-revision 2", &[Two]),
         ("--mpa-revision 1", &[One]),
-        // Nobody answers the first.
+        // The first Request is not answered.
         ("--mpa-revision auto", &[Two, One]),
     ] {
         let frames = requests(&host, options, revisions.len());
@@ -156,7 +156,7 @@ fn rtr() {
     }
 }
 
-// The limits of a device tell a program that it has atomics.
+// The device limits show a program that atomics are supported.
 #[test]
 fn rfc7306() {
     if is_lacking() || lacks(&[Need::Tool("ibv_devinfo")]) {
@@ -167,7 +167,7 @@ fn rfc7306() {
         [("", "ATOMIC_NONE"), ("--rfc7306 off", "ATOMIC_NONE"), ("--rfc7306 on", "ATOMIC_HCA")]
     {
         let mut program = Group::start(&host, under_flue(options, "ibv_devinfo -v"));
-        program.wait(LIMIT).expect("it ends");
+        program.wait(LIMIT).expect("the end of the program");
         assert!(program.said().contains(capability), "{options}: {}", program.report());
     }
 }
@@ -178,7 +178,7 @@ fn pcap() {
         return;
     }
     let (host, scratch) = (machine(), Scratch::new());
-    // Each end has a process namespace of its own, where its number may be that of the other.
+    // Each end has its own PID namespace, so both may have the same process id.
     let [server, client] = ["server", "client"]
         .map(|end| format!("--pcap {}", scratch.file(&format!("{end}-%p.pcapng")).display()));
     ping(&host, &server, &client);
@@ -198,7 +198,7 @@ fn pcap() {
         let name = entry.path();
         let frames = capture::read(&entry.path()).expect("a capture");
         assert!(frames.len() > 10, "{}: {} frames", name.display(), frames.len());
-        let octets = fs::read(entry.path()).expect("it is there");
+        let octets = fs::read(entry.path()).expect("a readable file");
         let key = b"MPA ID Req Frame";
         assert!(
             octets.windows(key.len()).any(|it| it == key),
@@ -208,7 +208,7 @@ fn pcap() {
     }
 }
 
-// What the library has to say goes to the file, and nowhere else.
+// Messages of the library are written to the file only.
 #[test]
 fn log() {
     if is_lacking() {
@@ -220,13 +220,13 @@ fn log() {
     let mut program = under_flue(&options, "ibv_devinfo");
     program.env("FLUE_VERBS_RTR", "seldom");
     let mut program = Group::start(&host, program);
-    let status = program.wait(LIMIT).expect("it ends");
+    let status = program.wait(LIMIT).expect("the end of the program");
     assert!(status.success() && !program.said().contains("seldom"), "{}", program.report());
     let said = fs::read_to_string(&file).expect("the log");
     assert!(said.contains("FLUE_VERBS_RTR=seldom"), "{said}");
 }
 
-// Both programs exchange addresses over TCP; on nodes that is the kernel's loopback.
+// Both programs exchange addresses over TCP; on nodes over the kernel's loopback.
 #[test]
 fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
     const PROGRAMS: [&str; 3] =
@@ -249,18 +249,18 @@ fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
                 panic!("{error}: {}\n{}", server.report(), client.report());
             });
             assert!(!status.success(), "{}", server.report());
-            // Some wait for more from the server.
+            // Some clients wait for more data from the server.
             client.kill();
             let log = fs::read_to_string(&file).expect("the log");
             let lines: Vec<_> = log.lines().filter(|line| line.contains(" ERROR ")).collect();
-            let [line] = lines[..] else { panic!("not one line: {log}\n{}", server.report()) };
+            let [line] = lines[..] else { panic!("expected one line: {log}\n{}", server.report()) };
             let has = |text: &str| line.contains(text);
             assert!(has("ibv_modify_qp to RTR: ") && has("librdmacm") && has("-R"), "{line}");
         }
     }
 }
 
-// A log or a capture on a full disk: the program does not notice, and the log has the capture's end once.
+// Log or capture on a full disk: the program is unaffected, and the log reports the end of the capture once.
 #[test]
 fn a_full_disk_leaves_the_program_alone() {
     if is_lacking() {
@@ -277,7 +277,7 @@ fn a_full_disk_leaves_the_program_alone() {
         let mut program = under_flue(&options, "ibv_devinfo");
         program.env("FLUE_VERBS_RTR", "seldom");
         let mut program = Group::start(&host, program);
-        let status = program.wait(LIMIT).expect("it ends");
+        let status = program.wait(LIMIT).expect("the end of the program");
         assert!(status.success(), "{options}: {}", program.report());
         let said = program.said();
         assert!(said.contains("hca_id"), "{options}: {said}");
@@ -288,7 +288,7 @@ fn a_full_disk_leaves_the_program_alone() {
     assert_eq!(log.matches("capture ended by a write error").count(), 1, "{log}");
 }
 
-// A message without a receive ends the connection, or waits until there is one.
+// A message without a posted receive ends the connection, or waits for a receive.
 #[test]
 fn receive_wait() {
     if is_lacking() || lacks(&[Need::Tool("cc")]) {
@@ -303,7 +303,7 @@ fn receive_wait() {
         .args([source, "-libverbs", "-lrdmacm", "-lpthread"])
         .status()
         .expect("cc runs");
-    assert!(compiled.success(), "it needs libibverbs-dev and librdmacm-dev");
+    assert!(compiled.success(), "the program requires libibverbs-dev and librdmacm-dev");
     let line = format!("{} late-receive", program.display());
     for (options, outcome) in [
         ("", "delivered"),
@@ -312,7 +312,7 @@ fn receive_wait() {
         ("--rnr-timeout 60", "delivered"),
     ] {
         let mut ran = Group::start(&host, under_flue(options, &line));
-        let status = ran.wait(LIMIT).expect("it ends");
+        let status = ran.wait(LIMIT).expect("the end of the program");
         assert!(status.success() && ran.said().contains(outcome), "{options}: {}", ran.report());
     }
 }

@@ -1,4 +1,4 @@
-"""Runs the tests that Debian packages with pyverbs, and says what became of each: outcome, name and reason, with tabs.
+"""Runs the tests that Debian packages with pyverbs, and prints for each, separated by tabs: outcome, name and reason.
 
     packaged_tests.py SOURCE SCRATCH    the directory of the tests as packaged, and an empty one for copies that are not compressed
 """
@@ -17,7 +17,7 @@ for name in os.listdir(source):
     with packed, open(os.path.join(copies, name.removesuffix(".gz")), "wb") as copy:
         shutil.copyfileobj(packed, copy)
 
-# The port's GID is that of an iWARP device, a MAC address and zeros: the tests take one only if it is named.
+# The port's GID is that of an iWARP device, a MAC address and zeros: the tests use it only if it is given explicitly.
 sys.argv = ["run_tests.py", "--dev", "flue0", "--port", "1", "--gid", "0"]
 sys.path[:0] = [scratch, copies]
 from args_parser import parser  # noqa: E402

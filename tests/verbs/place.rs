@@ -1,4 +1,4 @@
-//! Where the programs of a test run: on kernel sockets of one network namespace, or on two nodes there.
+//! Placement of a test's programs: on kernel sockets of one network namespace, or on two nodes there.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::group::{Group, listens};
 use crate::{FLUE, library, machine};
 
-/// For a program's end or a listener: a failure's time.
+/// Time limit for a program's end or a listener.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The program under flue.
+/// Command that runs the program under flue.
 pub(crate) fn under_flue(options: &str, line: &str) -> Command {
     let mut command = Command::new(FLUE);
     command
@@ -26,8 +26,9 @@ pub(crate) fn under_flue(options: &str, line: &str) -> Command {
     command
 }
 
-/// Two places for nodes on a bridge, 10.9.0.1 and 10.9.0.2, in one namespace whose kernel has no part in what they say
-/// to each other; each with a directory for its control socket: processes of two namespaces may have one number.
+/// Two slots for nodes on a bridge, 10.9.0.1 and 10.9.0.2, in one namespace whose kernel does not take part in their
+/// traffic. Each has a directory for its control socket, because processes of two PID namespaces may have the same
+/// number.
 pub(crate) struct Plant {
     pub(crate) host: Namespace,
     pub(crate) runtime: [Scratch; 2],
@@ -54,7 +55,7 @@ impl Plant {
         self.start_command(at, under_flue(&format!("{} {options}", Self::node(at)), line))
     }
 
-    /// What `flue ss` says of the only node in that place; `None`: there is none yet.
+    /// Connections that `flue ss` lists for the only node in that slot; `None` if there is no node yet.
     pub(crate) fn connections(&self, at: usize, words: &str) -> Option<Vec<Value>> {
         let mut ss = command(FLUE, &format!("ss --json {words}"));
         ss.env("XDG_RUNTIME_DIR", self.runtime[at].file("")).stdin(Stdio::null());
@@ -67,7 +68,7 @@ impl Plant {
         self.connections(0, "-l").is_some_and(|found| !found.is_empty())
     }
 
-    /// Asks until `is_so` of the connections in that place.
+    /// Queries until `is_so` returns true for the connections in that slot.
     pub(crate) fn expect(
         &self,
         at: usize,
@@ -89,8 +90,8 @@ impl Plant {
         self.expect(0, "-l", server, |found| !found.is_empty());
     }
 
-    /// Both ends come to their end with 0; END in the options is another word for each. Returns what the client has
-    /// said.
+    /// Runs both ends, which exit with 0; END in the options is replaced by a different word for each. Returns the
+    /// client's output.
     pub(crate) fn pair(&self, options: &str, server: &str, client: &str) -> String {
         let serving = self.start(0, &options.replace("END", "server"), server);
         self.listens(&serving);
@@ -99,7 +100,7 @@ impl Plant {
     }
 }
 
-/// Both end with 0. Returns what the client has said.
+/// Waits until both exit with 0. Returns the client's output.
 pub(crate) fn ends(mut server: Group, mut client: Group) -> String {
     let ended = client.wait(LIMIT).map(|status| status.code());
     let ended = [ended, server.wait(LIMIT).map(|status| status.code())];
@@ -109,22 +110,22 @@ pub(crate) fn ends(mut server: Group, mut client: Group) -> String {
     client.said()
 }
 
-/// The place of a program.
+/// End of a connection at which a program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Server,
     Client,
 }
 
-/// What carries the streams of a pair of programs. Their command lines are the same on either: addresses of the
-/// machine stand for those of the nodes.
+/// Transport of a pair of programs. Their command lines are the same on either: addresses of the machine are mapped
+/// to those of the nodes.
 pub(crate) enum Place {
     Sockets(Namespace),
     Nodes(Plant),
 }
 
-/// The server's addresses: of loopback, of an interface, since libfabric leaves loopback out, and of IPv6. The last is
-/// the client's, for libfabric too.
+/// Mapped addresses of the server: loopback, an interface (libfabric ignores loopback), and IPv6. The last address is
+/// the client's, also for libfabric.
 const MAPS: &str = "--map 127.0.0.1=10.9.0.1 --map 10.77.0.1=10.9.1.1 --map ::1=fd09::1 \
                     --map 10.77.0.2=10.9.1.2";
 
@@ -139,7 +140,7 @@ impl Place {
         Self::Nodes(plant)
     }
 
-    /// The network namespace.
+    /// Network namespace of the programs.
     pub(crate) fn host(&self) -> &Namespace {
         match self {
             Self::Sockets(host) => host,
@@ -166,16 +167,17 @@ impl Place {
         }
     }
 
-    /// Starts a program with more options of `flue run`.
+    /// Starts a program with additional options of `flue run`.
     pub(crate) fn start(&self, end: End, options: &str, line: &str) -> Group {
         let options = format!("{} {options}", self.options(end));
         self.start_command(end, under_flue(&options, line))
     }
 
-    /// Waits until the server listens: the kernel at that port, or its node.
+    /// Waits until the server listens: the kernel on that port, or its node.
     ///
     /// # Errors
-    /// It does not, and why.
+    ///
+    /// No listener within the limit, with the reason.
     pub(crate) fn wait_for_listener(&self, server: &Group, port: u16) -> Result<(), String> {
         let what = format!("listens on port {port}");
         server.wait_until(&what, LIMIT, || {

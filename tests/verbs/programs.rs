@@ -1,4 +1,4 @@
-//! Each row of the table as a test, on kernel sockets and on nodes.
+//! Tests of the table's rows, on kernel sockets and on nodes.
 
 use std::fs;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::results::{self, Programs};
 use crate::table::{InCi, ROWS, Row, Seen};
 use crate::{FLUE, NEEDS, library};
 
-/// For a program with all sizes of messages, or many steps; and where a whole run is asked for, on whatever machine.
+/// Time limit for a program with all message sizes or many steps, and for complete runs on any machine.
 const LONG_LIMIT: Duration = Duration::from_secs(180);
 
-/// Waits for an end that must be 0 and say all that.
+/// Waits for the end of the program, which must be 0 with all these texts in its output.
 pub(crate) fn check(end: &mut Group, says: &[&str]) -> Result<(), String> {
     check_in(end, LIMIT, says)
 }
@@ -34,10 +34,11 @@ fn check_in(end: &mut Group, limit: Duration, says: &[&str]) -> Result<(), Strin
     }
 }
 
-/// Runs both ends, which `under` starts with options and a line.
+/// Runs both ends, which `under` starts with options and a command line.
 ///
 /// # Errors
-/// What is wrong, with all that both have said.
+///
+/// Description of the failure, with the output of both.
 fn run_pair(
     place: &Place,
     row: &Row,
@@ -88,7 +89,7 @@ fn run_pair(
     })
 }
 
-/// What the table shows.
+/// Result shown in the table.
 fn result(row: &Row, said: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     match row.result {
@@ -109,7 +110,7 @@ fn result(row: &Row, said: &str) -> String {
     }
 }
 
-/// The row of this name, and whether the machine can run it.
+/// Row of this name, if the machine can run it.
 fn row(name: &str) -> Option<&'static Row> {
     let row = ROWS.iter().find(|row| row.name == name).expect("a row of the table");
     let tool = |line: &'static str| line.split(' ').next().expect("a program");
@@ -227,7 +228,7 @@ fn every_row_is_a_test() {
     assert_eq!(rows, TESTED);
 }
 
-// In a container: no root, no /dev/net/tun, no user namespaces, no capability.
+// Container without root, /dev/net/tun, user namespaces or capabilities.
 #[test]
 fn programs_of_nobody() {
     if lacks(&[Need::InitialRoot, Need::Tool("setpriv")]) {
@@ -236,7 +237,7 @@ fn programs_of_nobody() {
     let scratch = Scratch::new();
     let copies = [(FLUE.into(), "flue"), (library(), "libflue_verbs.so")];
     for (from, name) in copies {
-        fs::copy(from, scratch.file(name)).expect("the programs can be copied");
+        fs::copy(from, scratch.file(name)).expect("a copied program");
     }
     let nobody = |options: &str, line: &str| {
         let script = "mount -t tmpfs none /dev/net && cd / && exec setpriv \"$@\"";
@@ -267,7 +268,8 @@ fn programs_of_nobody() {
     }
 }
 
-// Atomics need RFC 7306 at both ends: a program whose own device, or whose peer, does not have it fails and ends.
+// Atomics require RFC 7306 at both ends: if the program's device or its peer does not support it, the program fails
+// and exits.
 #[test]
 fn atomics_toward_a_peer_without_them() {
     const LINE: &str = "ib_atomic_bw -R -n 100";

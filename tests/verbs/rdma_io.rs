@@ -1,4 +1,5 @@
-//! Asynchronous streams of the Rust crate rdma-io: `tests/verbs/rdma-io` has the program, `tests/verbs/run` builds it.
+//! Asynchronous streams of the Rust crate rdma-io: the program is in `tests/verbs/rdma-io`, and `tests/verbs/run`
+//! builds it.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,11 +11,11 @@ use crate::place::{End, Place};
 use crate::programs::check;
 use crate::results::{self, Programs};
 
-/// Variable with the path of the program; `tests/verbs/run` sets it.
+/// Environment variable with the path of the program; `tests/verbs/run` sets it.
 const PROGRAM: &str = "FLUE_VERBS_RDMA_IO_ECHO";
 const PORT: u16 = 7300;
 
-/// Returns the program, or `None` where it is not built.
+/// Returns the program, or `None` if it is not built.
 fn program() -> Option<PathBuf> {
     let program = std::env::var_os(PROGRAM).map(PathBuf::from);
     if program.is_none() {

@@ -1,5 +1,5 @@
-//! Debian 13: programs in a root directory of that release (`tests/verbs/root`); and the symbols that packages of a
-//! release bind, compared with the list of exported ones.
+//! Debian 13: programs in a root directory of that release (`tests/verbs/root`), and the symbols that packages of a
+//! release bind, compared with the list of exported symbols.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -13,14 +13,14 @@ use flue_verbs_abi::symbols::symbols;
 
 const RELEASE: &str = "trixie";
 
-/// Returns the code name of the Debian release on which this test runs; empty where there is none.
+/// Returns the code name of the Debian release on which this test runs; empty on other systems.
 pub(crate) fn codename() -> String {
     let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     codename.unwrap_or_default().trim_matches('"').to_owned()
 }
 
-/// Packages of the tests below, with providers of hardware, and what those tests need themselves.
+/// Packages of the tests below, with hardware providers, and the tools that those tests require.
 const PACKAGES: [&str; 6] = [
     "ibverbs-providers",
     "ibverbs-utils",
@@ -30,7 +30,7 @@ const PACKAGES: [&str; 6] = [
     "rdmacm-utils",
 ];
 
-/// Tests of this program that run in the root: a start-up each of rdma-core, perftest and pyverbs.
+/// Tests that run in the root: one start-up each of rdma-core, perftest and pyverbs.
 const TESTS: [&str; 4] = [
     "programs::sockets::ib_write_bw",
     "programs::sockets::ibv_devinfo",
@@ -38,13 +38,14 @@ const TESTS: [&str; 4] = [
     "suites::modules_of_pyverbs",
 ];
 
-/// Limit for the root, in seconds. It takes 80 where nothing is cached, on two CPUs.
+/// Time limit for creating the root, in seconds. It takes 80 s without a cache, on two CPUs.
 const ROOT_LIMIT: &str = "900";
 
-/// Returns the root of [`RELEASE`], or `None` where it cannot be had.
+/// Returns the root of [`RELEASE`], or `None` if it cannot be created.
 ///
 /// # Panics
-/// In CI, where it cannot be had.
+///
+/// In CI, if it cannot be created.
 fn root() -> Option<PathBuf> {
     if lacks(&[Need::InitialRoot, Need::Tool("debootstrap"), Need::Tool("apt-get")]) {
         return None;
@@ -69,7 +70,7 @@ fn programs_of_debian_13() {
     let mut command = Command::new("tests/verbs/in-root");
     command.current_dir(env!("CARGO_MANIFEST_DIR")).arg(root);
     command.arg(env::current_exe().expect("the path of this test"));
-    // With CI nothing is skipped.
+    // With CI set, no test is skipped.
     command.args(["--exact", "--test-threads=1"]).args(TESTS).env("CI", "true");
     let ran = command.output().expect("the script starts");
     let text = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
@@ -77,7 +78,7 @@ fn programs_of_debian_13() {
     assert!(ran.status.success() && text.contains(&expected), "{}: {text}", ran.status);
 }
 
-/// Returns installed packages that depend on libibverbs or librdmacm: those libraries and providers among them.
+/// Returns installed packages that depend on libibverbs or librdmacm, including those libraries and providers.
 fn packages(root: &Path) -> Vec<String> {
     let status = fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap_or_default();
     let is_verbs = |word: &str| {
@@ -117,7 +118,8 @@ fn executables(root: &Path, package: &str) -> Vec<PathBuf> {
     files.filter(|file| is_elf(file)).collect()
 }
 
-/// Returns the references to symbols of libibverbs and librdmacm in files, as `name@version`, with a file for each.
+/// Returns the references to symbols of libibverbs and librdmacm in the files, as `name@version`, with a file for
+/// each.
 fn references(files: &[PathBuf]) -> BTreeMap<String, String> {
     let mut nm = Command::new("nm");
     let listed = nm.args(["-D", "--undefined-only", "-A"]).args(files).output().expect("nm starts");
@@ -131,12 +133,12 @@ fn references(files: &[PathBuf]) -> BTreeMap<String, String> {
     listed.lines().filter_map(reference).collect()
 }
 
-/// Each reference of the packages in `root` is to a listed symbol under a listed version. The test of the exports
+/// Checks that each reference of the packages in `root` is to a listed symbol and version. The test of the exports
 /// compares the list with the library.
 fn check_references(root: &Path, required: &[&str]) {
     let packages = packages(root);
     for package in required {
-        assert!(packages.iter().any(|it| it == package), "{package} is not among {packages:?}");
+        assert!(packages.iter().any(|it| it == package), "{package} not found in {packages:?}");
     }
     let files: Vec<_> = packages.iter().flat_map(|it| executables(root, it)).collect();
     let found = references(&files);

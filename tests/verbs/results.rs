@@ -6,43 +6,44 @@ use std::{env, fs};
 
 use crate::place::Place;
 
-/// A directory for results, with a directory for each row of the table; tests/verbs/run sets it.
+/// Environment variable with a directory for results, with a subdirectory for each row of the table; tests/verbs/run
+/// sets it.
 const RESULTS: &str = "FLUE_VERBS_RESULTS";
 
 fn directory() -> Option<PathBuf> {
     env::var_os(RESULTS).map(PathBuf::from)
 }
 
-/// Whether tests may take long.
+/// True if tests may take long.
 pub(crate) fn are_wanted() -> bool {
     directory().is_some()
 }
 
 /// Programs of a row.
 pub(crate) struct Programs<'a> {
-    /// Its place in the table.
+    /// Position in the table.
     pub(crate) order: usize,
     pub(crate) name: &'a str,
     /// Debian package.
     pub(crate) package: &'a str,
-    /// Options of `flue run` beside those of the node.
+    /// Options of `flue run` besides those of the node.
     pub(crate) options: &'a str,
     pub(crate) server: Option<&'a str>,
     pub(crate) client: &'a str,
 }
 
 fn code(text: &str) -> String {
-    // A bar would end the cell.
+    // A vertical bar would end the cell.
     if text.is_empty() { "-".into() } else { format!("`{}`", text.replace('|', "\\|")) }
 }
 
 fn write(file: &Path, text: &str) {
     let directory = file.parent().expect("a file of a row");
     fs::create_dir_all(directory).expect("a directory");
-    fs::write(file, text).expect("a directory that can be written");
+    fs::write(file, text).expect("a writable directory");
 }
 
-/// Notes what the programs have said there, and how long they have taken.
+/// Writes the output of the programs on that transport, and their run time.
 pub(crate) fn note(programs: &Programs<'_>, place: &Place, seen: &str, took: Duration) {
     let Some(directory) = directory() else { return };
     let &Programs { order, name, package, options, server, client } = programs;
@@ -56,7 +57,7 @@ pub(crate) fn note(programs: &Programs<'_>, place: &Place, seen: &str, took: Dur
     write(&row.join(cell), &format!(" {seen} ({:.1} s) |", took.as_secs_f64()));
 }
 
-/// Places in the table behind those of [`crate::table::ROWS`].
+/// First position in the table after those of [`crate::table::ROWS`].
 pub(crate) const SERVERS: usize = 100;
 pub(crate) const STREAMS: usize = 110;
 pub(crate) const UNPRIVILEGED: usize = 120;

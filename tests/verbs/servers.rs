@@ -1,4 +1,4 @@
-//! Servers that stay, and peers that are not Debian's.
+//! Persistent servers, and peers that are not from Debian.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn rping_with_flues_own() {
     }
 }
 
-/// What a process has.
+/// Resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Footprint {
     threads: usize,
@@ -62,22 +62,22 @@ impl Footprint {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let resident = resident.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        let resident_kib = resident.expect("a process that runs has memory");
+        let resident_kib = resident.expect("resident memory of a running process");
         Self { threads: count("task"), descriptors: count("fd"), resident_kib }
     }
 }
 
-/// Clients of the server that stays, one after the other; as many where it may take longer.
+/// Sequential clients of the persistent server; [`MANY_CLIENTS`] where the run may take longer.
 const CLIENTS: usize = 60;
 const MANY_CLIENTS: usize = 1000;
-/// Clients until the server has all that it needs for the next one.
+/// Clients after which the server has allocated all that it needs for further ones.
 const FIRST_CLIENTS: usize = 20;
-/// The allocator's, whatever the number of clients.
+/// Growth by the allocator, independent of the number of clients.
 const GROWTH_KIB_MAX: u64 = 128;
-/// For all of them, on whatever machine.
+/// Time limit for all clients, on any machine.
 const CLIENTS_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Starts clients one after the other; on a node each has it in turn. All end with 0.
+/// Runs clients one at a time; on a node each uses it in turn. All exit with 0.
 fn run_clients(place: &Place, count: usize) {
     let script = format!(
         "for i in $(seq {count}); do rping -c -a 127.0.0.1 -C 5 -V || {{ echo client $i; exit 1; }}; done"
@@ -90,7 +90,7 @@ fn run_clients(place: &Place, count: usize) {
     assert_eq!(ended, Ok(Some(0)), "{}", clients.report());
 }
 
-/// Each client leaves nothing behind at the server: no descriptor, no thread, no memory.
+/// Checks that no client leaks a descriptor, a thread or memory in the server.
 fn does_not_grow(place: &Place) {
     const SERVER: &str = "rping -s -P -a 127.0.0.1 -V";
     let clients = if results::are_wanted() { MANY_CLIENTS } else { CLIENTS };
@@ -99,7 +99,7 @@ fn does_not_grow(place: &Place) {
     assert_eq!(listens, Ok(()), "{}", server.report());
     let process = server.process("rping");
     let threads = Footprint::of(process).threads;
-    // Its threads for a client end behind it.
+    // The server's threads for a client end after it.
     let settled = || {
         let mut now = Footprint::of(process);
         let alone = server.wait_until("its threads have ended", LIMIT, || {

@@ -1,5 +1,5 @@
-//! Stopped and killed launchers and programs: the launcher follows its program whatever the order of signals, and a
-//! program does not outlive its launcher.
+//! Stopped and killed launchers and programs: the launcher follows its program in any order of signals, and the
+//! program ends with its launcher.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -16,14 +16,14 @@ use crate::group::Group;
 use crate::place::{End, LIMIT, Place, Plant, under_flue};
 use crate::{NEEDS, machine};
 
-/// Time in which a peer is reset: kernels answer questions for a connection at most twice a second.
+/// Time limit for the reset of a peer: kernels respond for a connection at most twice a second.
 const RESET_LIMIT: Duration = Duration::from_secs(10);
 
 fn is_lacking(tools: &[&'static str]) -> bool {
     lacks(NEEDS) || lacks(&[Need::Tun]) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
 }
 
-/// The state letter of a process; `None`: it has ended.
+/// State letter of a process; `None` if it has ended.
 fn state(process: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
@@ -31,7 +31,7 @@ fn state(process: u32) -> Option<char> {
 
 fn send(process: u32, signal: Signal) {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
-    kill_process(id, signal).expect("it runs");
+    kill_process(id, signal).expect("a running process");
 }
 
 /// Waits until all of the processes are stopped, or all run.
@@ -41,8 +41,8 @@ fn settle(group: &Group, processes: &[u32], is_stopped: bool) {
     assert_eq!(settled, Ok(()), "{is_stopped}: {}", group.report());
 }
 
-/// Waits until the parent of the program has a process group of its own: before, the program's group may have no parent
-/// in another one, and ignores SIGTSTP.
+/// Waits until the parent of the program has its own process group. Before that, the program's group may be orphaned,
+/// and ignores SIGTSTP.
 fn expect_monitor(group: &Group, program: u32) {
     let field = |process: u32, at: usize| -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -56,7 +56,7 @@ fn expect_monitor(group: &Group, program: u32) {
     assert_eq!(led, Ok(()), "{}", group.report());
 }
 
-/// The launcher and the program.
+/// Process ids of the launcher and the program.
 fn started(group: &Group, program: &str) -> [u32; 2] {
     let exists = || group.find_process(program).is_some();
     assert_eq!(group.wait_until("program runs", LIMIT, exists), Ok(()), "{}", group.report());
@@ -64,7 +64,7 @@ fn started(group: &Group, program: &str) -> [u32; 2] {
 }
 
 /// Stops the program in each way, continues launcher and program in each order, and ends the program through the
-/// launcher. Each in a group of its own: a signal that is handed on may arrive after the next one.
+/// launcher. Each order uses its own group: a forwarded signal may arrive after the next one.
 fn follows(start: impl Fn() -> Group) {
     const LAUNCHER: usize = 0;
     const PROGRAM: usize = 1;
@@ -92,7 +92,7 @@ fn follows(start: impl Fn() -> Group) {
             assert_eq!(ended, Ok(Some(128 + 15)), "{stop:?} {order:?} {}", group.report());
         }
     }
-    // A stopped program that is killed takes the launcher along.
+    // A stopped program that is killed also ends the launcher.
     let mut group = start();
     let both = started(&group, "sleep");
     send(both[PROGRAM], Signal::STOP);
@@ -118,7 +118,7 @@ fn launcher_on_kernel_sockets_follows_its_program_in_any_order_of_signals() {
     }
 }
 
-/// A shell that stays when `line` has ended: with the first process of a namespace all processes in it are killed.
+/// Shell that keeps running after `line` has ended: the end of a namespace's first process kills all processes in it.
 pub(crate) fn in_a_shell(line: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$@\"; echo ended $?; exec sleep 1000", "sh"]);
@@ -130,7 +130,7 @@ fn has_queue_pair(found: &[Value]) -> bool {
     found.iter().any(|one| one["qp"].is_u64())
 }
 
-// The program is the launcher's child, or a child of that. The peer's program is told, and an idle kernel is reset.
+// The program is the launcher's child or grandchild. The peer's program is notified, and an idle kernel is reset.
 #[test]
 fn program_of_a_killed_launcher_ends_and_resets_its_peers() {
     if is_lacking(&["rping"]) {
@@ -150,7 +150,7 @@ fn program_of_a_killed_launcher_ends_and_resets_its_peers() {
         plant.expect(1, "", &client, has_queue_pair);
         let address: SocketAddr = "10.9.0.1:7174".parse().expect("an address");
         let connect = || TcpStream::connect_timeout(&address, LIMIT);
-        let mut idle = plant.host.run(connect).expect("it listens");
+        let mut idle = plant.host.run(connect).expect("a listening program");
         plant.expect(0, "", &server, |found| found.len() == 2);
         let [launcher, program] = started(&server, "rping");
         send(launcher, Signal::KILL);
@@ -179,7 +179,7 @@ fn program_of_a_killed_monitor_ends() {
     let mut client = plant.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
     plant.expect(1, "", &client, has_queue_pair);
     let stat = fs::read_to_string(format!("/proc/{}/stat", server.process("rping")));
-    let stat = stat.expect("it runs");
+    let stat = stat.expect("a running process");
     let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1)?.parse().ok());
     send(parent.expect("a parent"), Signal::KILL);
     let ended = server.wait(RESET_LIMIT).map(|status| status.code());
@@ -194,7 +194,7 @@ fn stopped_peer_continues(place: &Place) {
     assert_eq!(place.wait_for_listener(&server, 7174), Ok(()), "{}", server.report());
     let [launcher, program] = started(&server, "rping");
     for stopped in [&[program][..], &[launcher, program]] {
-        // Before the connection: the client waits for the reply.
+        // Stopped before the connection: the client waits for the reply.
         stopped.iter().for_each(|process| send(*process, Signal::STOP));
         settle(&server, &[program], true);
         let mut client = place.start(End::Client, "", PINGS);
@@ -202,7 +202,7 @@ fn stopped_peer_continues(place: &Place) {
         assert_eq!(client.wait_until("client runs", LIMIT, exists), Ok(()), "{}", client.report());
         stopped.iter().for_each(|process| send(*process, Signal::CONT));
         settle(&server, &[launcher, program], false);
-        // During the transfer.
+        // Stopped during the transfer.
         let is_busy = || client.said().contains("DISCONNECT") || connections(place) > 0;
         assert_eq!(client.wait_until("pings", LIMIT, is_busy), Ok(()), "{}", client.report());
         stopped.iter().for_each(|process| send(*process, Signal::STOP));
@@ -225,7 +225,7 @@ fn connections(place: &Place) -> usize {
     }
 }
 
-/// Stops the server, or its launcher as well, until the client has disconnected and ended.
+/// Stops the server, or its launcher as well, until the client has disconnected and exited.
 fn stopped_peer_sees_the_end(place: &Place) {
     let Some(program) = Program::compile() else { return };
     let line = |verb: &str| program.line(&format!("{verb} 127.0.0.1 7820"));

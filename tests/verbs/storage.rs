@@ -1,6 +1,7 @@
-//! Disks over iSER: tgtd, and the initiators of libiscsi: iscsi-perf, iscsi-test-cu, and QEMU's block driver.
+//! Disks over iSER: tgtd, and the libiscsi initiators iscsi-perf, iscsi-test-cu and QEMU's block driver.
 //!
-//! iscsi-perf and iscsi-test-cu are for `tests/verbs/run`; every run writes and reads 64 MiB on kernel sockets.
+//! iscsi-perf and iscsi-test-cu run in `tests/verbs/run` only; every test run writes and reads 64 MiB on kernel
+//! sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,14 +20,14 @@ use crate::releases;
 use crate::results::{self, Programs};
 
 const SERVER: &str = "tgtd -f";
-/// Maps the RDMA port on kernel sockets, where tgtd's iSCSI has port 3260. Nodes have ports of their own.
+/// Maps the RDMA port on kernel sockets, where tgtd's iSCSI uses port 3260. Nodes have their own ports.
 const PORT_MAP: &str = "--port-map 3260=3261";
-/// Environment of libiscsi 1.19. Its iSER reads fields of a connection that it has not set: with the first variable
-/// glibc clears memory. It returns small buffers to a cache of larger ones and writes beyond their ends: the second
-/// variable disables the cache.
+/// Environment of libiscsi 1.19. Its iSER reads uninitialized fields of a connection; the first variable makes glibc
+/// clear memory. It returns small buffers to a cache of larger ones and writes beyond their ends; the second variable
+/// disables the cache.
 const ENVIRONMENT: &str = "env MALLOC_PERTURB_=255 LIBISCSI_CACHE_ALLOCATIONS=0";
 
-/// Initiators: those of the tools, the second one of iscsi-test-cu, and QEMU's. tgtd's iSER accepts names only.
+/// Initiator names: of the tools, the second one of iscsi-test-cu, and QEMU's. tgtd's iSER accepts names only.
 const INITIATOR: &str = "iqn.2026-01.org.flue:initiator";
 const SECOND: &str = "iqn.2026-01.org.flue:second";
 const QEMU: &str = "iqn.2008-11.org.linux-kvm";
@@ -34,14 +35,14 @@ const QEMU: &str = "iqn.2008-11.org.linux-kvm";
 const DISK: &str = "iqn.2026-01.org.flue:disk";
 const DISK_BY_TCP: &str = "iqn.2026-01.org.flue:tcp";
 const DISK_BYTES: u64 = 128 << 20;
-/// Error of libiscsi's iSER when a request has no answer within a second, as on a busy machine.
+/// Error of libiscsi's iSER when a request is not answered within a second, as on a busy machine.
 const TIMEOUT: &str = "revents is not POLLIN";
-/// Attempts at a run that fails with [`TIMEOUT`].
+/// Maximum attempts of a run that fails with [`TIMEOUT`].
 const ATTEMPTS_MAX: usize = 3;
 /// Limit for a run of iscsi-test-cu.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// A tgtd with a disk.
+/// tgtd with a disk.
 struct Storage {
     server: Group,
     place: Place,
@@ -60,7 +61,7 @@ impl Storage {
         });
         assert_eq!(ready, Ok(()), "{}", storage.server.report());
         let path = storage.scratch.file("disk");
-        let disk = File::create(&path).expect("a file in a directory of ours");
+        let disk = File::create(&path).expect("a file of this test");
         disk.set_len(DISK_BYTES).expect("a sparse file");
         for (id, driver, name) in [(1, "iser", DISK), (2, "iscsi", DISK_BY_TCP)] {
             let of = |mode: &str| format!("--lld {driver} --mode {mode} --tid {id}");
@@ -90,7 +91,8 @@ impl Storage {
     /// Waits for the end of an initiator, which must be 0, and returns its output.
     ///
     /// # Errors
-    /// Another end, with the output of both ends.
+    ///
+    /// Any other end, with the output of both ends.
     fn finish(&self, mut initiator: Group) -> Result<String, String> {
         let ended = check(&mut initiator, &[]);
         initiator.kill();
@@ -98,7 +100,7 @@ impl Storage {
         ended.map(|()| initiator.said()).map_err(|wrong| format!("{wrong}\n{}", report()))
     }
 
-    /// Reads for three seconds, 32 requests at a time.
+    /// Reads for three seconds with 32 outstanding requests.
     fn perf(&self) {
         let begun = Instant::now();
         let client = format!("iscsi-perf -i {INITIATOR} -m 32 -b 8 -t 3 {}", url(DISK));
@@ -110,7 +112,7 @@ impl Storage {
         note(0, "iscsi-perf", "libiscsi-bin", &client, &self.place, &seen, begun);
     }
 
-    /// Writes 64 MiB, reads them, and compares what the initiator has read and what the target has stored.
+    /// Writes 64 MiB, reads them, and compares the data read by the initiator and stored by the target.
     fn write_and_read(&self) {
         // Limit of libiscsi's iSER: a larger request fails with ENOMEM.
         const PIECE: usize = 256 << 10;
@@ -121,7 +123,7 @@ impl Storage {
             (0..PIECES).map(move |at| format!("{verb} -P {} {} {PIECE}\n", pattern(at), at * PIECE))
         });
         let script = self.scratch.file("commands");
-        fs::write(&script, commands.collect::<String>()).expect("a file in a directory of ours");
+        fs::write(&script, commands.collect::<String>()).expect("a file of this test");
         let client = format!("qemu-io -f raw {}", url(DISK));
         let shell = || {
             let mut shell = under_flue(&options(&self.place, End::Client), "sh -c");
@@ -134,7 +136,7 @@ impl Storage {
             assert_eq!(said.matches(&whole).count(), PIECES, "{whole}: {said}");
         }
         assert!(!said.contains("Pattern verification failed"), "{said}");
-        let disk = fs::read(self.scratch.file("disk")).expect("a file of ours");
+        let disk = fs::read(self.scratch.file("disk")).expect("a file of this test");
         for (at, piece) in disk.chunks(PIECE).enumerate() {
             let expected = if at < PIECES { pattern(at) } else { 0 };
             assert!(piece.iter().all(|octet| *octet == expected), "piece {at} of the disk");
@@ -143,10 +145,11 @@ impl Storage {
         note(2, "qemu-io", "qemu-block-extra", &client, &self.place, seen, begun);
     }
 
-    /// Runs tests of iscsi-test-cu by iSER. Returns how many passed.
+    /// Runs tests of iscsi-test-cu by iSER. Returns the number of passed tests.
     ///
     /// # Errors
-    /// Not all passed, with the output.
+    ///
+    /// A test failed, with the output.
     fn test(&self, tests: &str) -> Result<u32, String> {
         let line = format!(
             "iscsi-test-cu -d -f -n -t ALL.{tests} -i {INITIATOR} -I {SECOND} {}",
@@ -155,7 +158,7 @@ impl Storage {
         passed(self.initiator(&line))
     }
 
-    /// As [`Self::test`], by TCP.
+    /// Runs the tests as [`Self::test`] does, by TCP.
     fn test_by_tcp(&self, tests: &str) -> Result<u32, String> {
         let mut command = Command::new("iscsi-test-cu");
         command.args(["-d", "-f", "-n", "-i", INITIATOR, "-I", SECOND]);
@@ -164,13 +167,13 @@ impl Storage {
         passed(Group::start(self.place.host(), command))
     }
 
-    /// Runs tests that pass, with a new tgtd after a failure. Returns how many there are.
+    /// Runs tests that must pass, with a new tgtd after a failure. Returns their number.
     fn expect(&mut self, make: fn() -> Place, tests: &str) -> u32 {
         attempt(|| self.test(tests).inspect_err(|_| *self = Self::start(make())))
     }
 }
 
-/// Repeats a run of an initiator that fails with [`TIMEOUT`], and returns the result of the last one.
+/// Repeats a run of an initiator that fails with [`TIMEOUT`], and returns the last result.
 fn attempt<T>(mut run: impl FnMut() -> Result<T, String>) -> T {
     let mut attempts = 1;
     loop {
@@ -215,17 +218,19 @@ fn note(
     results::note(&programs, place, seen, begun.elapsed());
 }
 
-/// Waits for the end of iscsi-test-cu and returns how many tests passed. The summary counts, not the exit status:
-/// libiscsi frees an iSER connection that its event thread still uses, so that one process in some hundreds crashes.
+/// Waits for the end of iscsi-test-cu and returns the number of passed tests. The summary is used instead of the exit
+/// status: libiscsi frees an iSER connection that its event thread still uses, so that one process in several hundred
+/// crashes.
 ///
 /// # Errors
-/// Not all passed, with the output.
+///
+/// A test failed, with the output.
 fn passed(mut test: Group) -> Result<u32, String> {
     let ended = test.wait(TEST_LIMIT);
     test.kill();
     assert!(ended.is_ok(), "{ended:?}: {}", test.report());
     let said = test.said();
-    // Total, run, passed, failed.
+    // Columns: total, run, passed, failed.
     let line = said.lines().find_map(|line| line.trim_start().strip_prefix("tests "));
     let cells = line.map(|line| line.split_whitespace().filter_map(|it| it.parse().ok()));
     match cells.map(Iterator::collect::<Vec<u32>>).as_deref() {
@@ -325,8 +330,8 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
     suites
 }
 
-/// Runs iscsi-test-cu: whole suites, and test by test those with differences. A test that fails leaves reservations, so
-/// that tgtd is started anew.
+/// Runs iscsi-test-cu: whole suites, and those with differences test by test. A failed test leaves reservations, so
+/// tgtd is restarted.
 fn test_all(make: fn() -> Place) {
     let begun = Instant::now();
     let mut storage = Storage::start(make());
@@ -350,7 +355,7 @@ fn test_all(make: fn() -> Place) {
         }
     }
     let listed: usize = DIFFERENCES.iter().map(|it| it.tests.len()).sum();
-    assert_eq!(differing, listed, "tests with differences that iscsi-test-cu does not have");
+    assert_eq!(differing, listed, "listed differences of unknown tests");
     let seen = format!("{passed} tests pass; {differing} do not, each with a reason in the list");
     let client = format!("iscsi-test-cu -d -f -n -t ALL.TESTS {}", url(DISK));
     note(1, "iscsi-test-cu", "libiscsi-bin", &client, &storage.place, &seen, begun);

@@ -1,4 +1,4 @@
-//! Files through rsockets, and programs of TCP sockets by librspreload, on kernel sockets and on nodes.
+//! Files through rsockets, and TCP socket programs through librspreload, on kernel sockets and on nodes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use crate::place::{End, Place, under_flue};
 use crate::programs::check;
 use crate::results::{self, Programs};
 
-/// Bytes of a file that is copied: more than all buffers on the way.
+/// Bytes of a copied file: more than all buffers of the path.
 const FILE_BYTES: usize = 5_000_000;
 
 fn is_lacking(tools: &[&'static str]) -> bool {
     lacks(NEEDS) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
 }
 
-/// A file in which every part is different.
+/// Creates a file in which every part is different.
 fn make_file(scratch: &Scratch) -> Vec<u8> {
     let mut state = 1_u32;
     let octets: Vec<_> = (0..FILE_BYTES)
@@ -29,11 +29,11 @@ fn make_file(scratch: &Scratch) -> Vec<u8> {
             (state >> 24) as u8
         })
         .collect();
-    fs::write(scratch.file("from"), &octets).expect("a file can be written");
+    fs::write(scratch.file("from"), &octets).expect("a writable file");
     octets
 }
 
-// rcopy says when it has closed the copy.
+// rcopy reports when it has closed the copy.
 fn copy_file(place: &Place) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
     let octets = make_file(&scratch);
@@ -49,7 +49,7 @@ fn copy_file(place: &Place) {
     client.kill();
     server.kill();
     assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
-    assert!(fs::read(scratch.file("to")).is_ok_and(|copy| copy == octets), "not the same");
+    assert!(fs::read(scratch.file("to")).is_ok_and(|copy| copy == octets), "the copy differs");
     let programs = Programs {
         order: results::STREAMS,
         name: "rcopy",
@@ -75,25 +75,25 @@ fn rcopy_on_nodes() {
     }
 }
 
-/// rdma-core's library that turns a program's sockets into rsockets; its package needs librdmacm's.
+/// rdma-core's library that replaces a program's sockets with rsockets; its package depends on librdmacm's.
 fn preload() -> PathBuf {
     let libraries = fs::read_dir("/usr/lib").expect("a directory").flatten();
     let mut places = libraries.map(|it| it.path().join("rsocket/librspreload.so"));
     places.find(|place| place.is_file()).expect("librdmacm1 has librspreload.so")
 }
 
-/// A pair of programs of TCP sockets.
+/// Pair of TCP socket programs.
 struct Pair<'a> {
     order: usize,
     name: &'a str,
     package: &'a str,
     port: u16,
-    /// What the shell redirects for each.
+    /// Program and shell redirection of each end.
     server: (&'a str, String),
     client: (&'a str, String),
 }
 
-/// A shell's line with librspreload, captured.
+/// Shell command line with librspreload, captured.
 fn preloaded(
     place: &Place,
     end: End,
@@ -108,8 +108,8 @@ fn preloaded(
     command
 }
 
-/// Runs both ends with librspreload, which falls back to the kernel's sockets in silence: the captures must have as
-/// many bytes as were sent.
+/// Runs both ends with librspreload, which silently falls back to kernel sockets: the captures must contain as many
+/// bytes as were sent.
 fn run_preloaded(place: &Place, scratch: &Scratch, pair: &Pair<'_>) {
     let begun = Instant::now();
     let start = |end, line| place.start_command(end, preloaded(place, end, scratch, line));
@@ -148,8 +148,8 @@ fn run_netcat(place: &Place) {
     let scratch = Scratch::new();
     let octets = make_file(&scratch);
     let (from, to) = (scratch.file("from"), scratch.file("to"));
-    // At the end of its input the server would close its direction, and the client leaves when it sees that. A FIFO
-    // that is open for writing too has no end.
+    // At the end of its input the server would close its direction, which makes the client exit. A FIFO that is also
+    // open for writing has no end of file.
     let endless = scratch.file("endless");
     let made = Command::new("mkfifo").arg(&endless).status();
     assert!(made.is_ok_and(|status| status.success()), "mkfifo");
@@ -162,7 +162,7 @@ fn run_netcat(place: &Place) {
         client: ("busybox nc 127.0.0.1 5400", format!("< {}", from.display())),
     };
     run_preloaded(place, &scratch, &pair);
-    assert!(fs::read(to).is_ok_and(|copy| copy == octets), "not the same");
+    assert!(fs::read(to).is_ok_and(|copy| copy == octets), "the copy differs");
 }
 
 #[test]
@@ -179,7 +179,8 @@ fn netcat_by_librspreload_on_nodes() {
     }
 }
 
-// Its options, select(2), and several connections. With files iperf3 3.12 itself loses what a partial write leaves.
+// iperf3's options, select(2), and several connections. In file mode iperf3 3.12 itself drops the rest of a partial
+// write.
 fn run_iperf3(place: &Place) {
     let client = format!("iperf3 -c 127.0.0.1 -p 5301 -P 2 -n {FILE_BYTES}");
     let pair = Pair {

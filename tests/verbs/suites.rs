@@ -1,4 +1,4 @@
-//! Programs that are many: the tests that come with pyverbs, and MPI.
+//! Suites of many programs: the tests of pyverbs, libfabric, and MPI.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,11 +18,11 @@ use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Where Debian's package python3-pyverbs has its tests. Images without documentation lack them.
+/// Directory of the tests in Debian's package python3-pyverbs. Images without documentation lack it.
 const PACKAGED: &str = "/usr/share/doc/rdma-core/tests";
 
-/// Provides the device's interface as the tests look it up: in sysfs, and in later releases by `rdma link`, of which
-/// this writes a replacement into the directory $1.
+/// Provides the device's interface where the tests look it up: in sysfs, and in later releases by `rdma link`. The
+/// script writes a replacement of `rdma` to the directory $1.
 const WITH_INTERFACE: &str = "mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/flue0/device/net/eth0 \
      && printf '#!/bin/sh\necho %s\n' \"'$LINK'\" >\"$1/rdma\" && chmod +x \"$1/rdma\" \
      && PATH=$1:$PATH && shift && exec \"$@\"";
@@ -30,7 +30,7 @@ const WITH_INTERFACE: &str = "mount -t tmpfs none /sys/class && mkdir -p /sys/cl
 /// Output of `rdma link show -j`.
 const LINK: &str = r#"[{"ifindex":0,"ifname":"flue0","port":1,"state":"ACTIVE","netdev":"eth0"}]"#;
 
-/// Outcome and reason by name, of lines with tabs.
+/// Outcome and reason by name, parsed from lines with tabs.
 fn outcomes(lines: &str) -> BTreeMap<&str, (&str, &str)> {
     let row = |line| {
         let mut cells = str::split(line, '\t');
@@ -42,8 +42,8 @@ fn outcomes(lines: &str) -> BTreeMap<&str, (&str, &str)> {
     lines.lines().filter_map(row).collect()
 }
 
-// Those of mlx5 and EFA are linked to the providers, which bind the private interface. Neither a module nor the loader
-// prints anything.
+// Those of mlx5 and EFA are linked to the providers, which bind the private interface. Neither a module nor the
+// loader prints anything.
 #[test]
 fn modules_of_pyverbs() {
     const IMPORT: &str = "import pyverbs.cmid, pyverbs.device, pyverbs.providers.efa.efadv, \
@@ -60,7 +60,7 @@ fn modules_of_pyverbs() {
     assert_eq!((ended, ran.said().as_str()), (Ok(Some(0)), "flue0\n"), "{}", ran.report());
 }
 
-// Each test that iWARP can pass passes. What the tests skip is their own decision, for what a device does not have.
+// Each test that iWARP can pass passes. The tests skip themselves for features that the device does not have.
 #[test]
 fn tests_of_pyverbs() {
     if lacks(NEEDS) {
@@ -70,7 +70,7 @@ fn tests_of_pyverbs() {
         println!("skipped: {PACKAGED} is not there (Debian package python3-pyverbs)");
         return;
     }
-    // Each release packages other tests.
+    // Each release packages different tests.
     let codename = releases::codename();
     let list = format!("packaged_tests.{codename}.txt");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/");
@@ -98,7 +98,7 @@ fn tests_of_pyverbs() {
     assert!(expected.values().filter(|(outcome, _)| *outcome == "ok").count() >= 30);
     for (name, (outcome, why)) in &expected {
         let (now, reason) = seen.get(name).copied().unwrap_or(("not run", ""));
-        // A machine may have what another lacks: huge pages, say.
+        // A machine may have resources that another lacks, such as huge pages.
         let is_fine = now == *outcome || (*outcome, now) == ("skip", "ok");
         assert!(is_fine, "{name}: {now} ({reason}), expected {outcome} ({why})\n{}", ran.report());
     }
@@ -117,14 +117,14 @@ fn tests_of_pyverbs() {
     assert!(unknown.is_empty(), "not in {list}: {unknown:?}");
 }
 
-// The program that `flue bench` measures libfabric with, on the verbs provider: datagrams of ofi_rxm, whose last
+// Program with which `flue bench` measures libfabric, on the verbs provider: datagrams of ofi_rxm, whose last
 // operation is compared byte by byte, and connections.
 #[test]
 fn program_of_libfabric() {
     if lacks(NEEDS) || lacks(&[Need::Tool("cc")]) {
         return;
     }
-    // Too large a package for `tests/run`; `tests/verbs/run` installs it.
+    // The package is too large for `tests/run`; `tests/verbs/run` installs it.
     if !Path::new("/usr/include/rdma/fabric.h").is_file() {
         println!("skipped: headers of libfabric are not installed (Debian package libfabric-dev)");
         return;
@@ -169,13 +169,13 @@ fn program_of_libfabric() {
     }
 }
 
-// Open MPI by libfabric's verbs provider: its ranks' bytes are in the captures of their processes.
+// Open MPI over libfabric's verbs provider: the captures of the ranks' processes contain their bytes.
 #[test]
 fn mpi() {
     if lacks(NEEDS) {
         return;
     }
-    // Too large a package for `tests/run`; `tests/verbs/run` installs it.
+    // The packages are too large for `tests/run`; `tests/verbs/run` installs them.
     if ["mpicc", "mpirun"].into_iter().any(|tool| find_tool(tool).is_none()) {
         println!(
             "skipped: Open MPI is not installed (Debian packages openmpi-bin, libopenmpi-dev)"
@@ -204,7 +204,7 @@ fn mpi() {
         let sizes = fs::read_dir(&captures).expect("a directory");
         let sizes: Vec<_> =
             sizes.map(|it| it.expect("an entry").metadata().expect("a file").len()).collect();
-        assert_eq!(sizes.len(), ranks, "a capture for each rank");
+        assert_eq!(sizes.len(), ranks, "one capture per rank");
         assert!(sizes.iter().all(|size| *size > 2 << 20), "a MiB each way: {sizes:?}");
         let client = format!("mpirun -n {ranks} --mca pml cm --mca mtl ofi ... ring");
         let programs = Programs {

@@ -1,6 +1,6 @@
-//! The programs: command lines of both ends, and what must be seen.
+//! Table of programs: command lines of both ends, and their expected output.
 
-/// A program, or a pair of them.
+/// Program, or pair of programs.
 pub(crate) struct Row {
     /// Name of the test and of the row.
     pub(crate) name: &'static str,
@@ -8,23 +8,23 @@ pub(crate) struct Row {
     pub(crate) options: &'static str,
     /// Debian package.
     pub(crate) package: &'static str,
-    /// The end that listens, and its port; none for programs that are alone.
+    /// Command line of the listening end, and its port; none for programs without a peer.
     pub(crate) server: Option<(&'static str, u16)>,
-    /// The end that connects, or the only one.
+    /// Command line of the connecting end, or of the only one.
     pub(crate) client: &'static str,
-    /// What the client must say, among other things.
+    /// Texts required in the client's output.
     pub(crate) client_says: &'static [&'static str],
-    /// What the server must say, among other things.
+    /// Texts required in the server's output.
     pub(crate) server_says: &'static [&'static str],
-    /// Whether the server ends by itself, with 0. Otherwise it is ended.
+    /// True if the server exits on its own, with 0. Otherwise the test ends it.
     pub(crate) server_ends: bool,
-    /// Where it is tested but in `tests/verbs/run`, which tests everything.
+    /// Transports tested in CI; `tests/verbs/run` tests all of them.
     pub(crate) in_ci: InCi,
-    /// Where the client says its result, for the table of docs/measurements/verbs-programs.md.
+    /// Source of the result in the client's output, for the table of docs/measurements/verbs-programs.md.
     pub(crate) result: Seen,
 }
 
-/// Where a row takes little enough time for every run of the tests.
+/// Transports on which a row is fast enough for every run of the tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InCi {
     /// On kernel sockets, and on nodes.
@@ -34,20 +34,20 @@ pub(crate) enum InCi {
     No,
 }
 
-/// A result in the client's output.
+/// Source of a result in the client's output.
 #[derive(Clone, Copy)]
 pub(crate) enum Seen {
-    /// The first of the texts that it must say.
+    /// The first of the required texts.
     Text,
-    /// All lines that have this text.
+    /// All lines that contain this text.
     Lines(&'static str),
-    /// A cell of the line behind that with this heading, counted from 0, and what it is.
+    /// Cell of the line after the one with this heading: the index from 0, and the name of the value.
     Cell(&'static str, usize, &'static str),
 }
 
 use Seen::{Cell, Lines};
 
-/// One end.
+/// Row of one end without a peer.
 const fn alone(
     name: &'static str,
     package: &'static str,
@@ -68,7 +68,7 @@ const fn alone(
     }
 }
 
-/// Both ends, which end with 0.
+/// Row of both ends, which exit with 0.
 const fn pair(
     name: &'static str,
     package: &'static str,
@@ -79,12 +79,13 @@ const fn pair(
     Row { server: Some(server), ..alone(name, package, client, says) }
 }
 
-/// perftest measures the processor's clock for a fifth of a second at each size, and more in its tests of latency.
+/// Excludes the row from ordinary test runs: perftest measures the CPU clock for a fifth of a second at each size, and
+/// longer in its latency tests.
 const fn long(row: Row) -> Row {
     Row { in_ci: InCi::No, ..row }
 }
 
-/// On nodes, too, in every run of the tests.
+/// Runs the row on nodes, too, in every run of the tests.
 const fn both(row: Row) -> Row {
     Row { in_ci: InCi::Both, ..row }
 }
@@ -132,7 +133,7 @@ macro_rules! FIO {
     };
 }
 
-/// 10.77.0.1 is the address of an interface; libfabric leaves loopback out. A client of fio writes, whatever its verb.
+/// 10.77.0.1 is the address of an interface; libfabric ignores loopback. An fio client writes, whatever its verb.
 pub(crate) const ROWS: &[Row] = &[
     alone("ibv_devices", "ibverbs-utils", "ibv_devices", &["flue0"]),
     alone(
@@ -397,8 +398,8 @@ pub(crate) const ROWS: &[Row] = &[
     ),
     perftest!("ib_read_bw_by_events", "ib_read_bw -e -n 500", "BW average", 3, "MB/s on average"),
     // perftest limits a Send test to its receive depth, here the number of messages, until the server writes credits
-    // into the client's memory. A client that finds none before its last message, with all completions taken, sleeps
-    // for an event that cannot come. Here the server has written some long before: few messages fit between the two.
+    // into the client's memory. A client without credits before its last message, with all completions polled, sleeps
+    // for an event that cannot occur. Here the server writes credits early enough: few messages fit between the two.
     perftest!(
         "ib_send_bw_by_events",
         "ib_send_bw -e -n 200 -s 1048576 -t 16",

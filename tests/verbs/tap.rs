@@ -1,5 +1,5 @@
-//! Nodes of `flue run --tap`: maps, deaths, the launcher, and what goes wrong. Programs of the table on nodes are in
-//! `programs`.
+//! Nodes of `flue run --tap`: address maps, killed processes, the launcher, and failures. `programs` runs the
+//! programs of the table on nodes.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -18,14 +18,14 @@ use crate::group::Group;
 use crate::place::{LIMIT, Plant, ends, under_flue};
 use crate::{FLUE, NEEDS};
 
-/// How soon a peer hears of a death: kernels answer questions for a connection at most twice a second.
+/// Time limit for the notification of a peer after a kill: kernels respond for a connection at most twice a second.
 const HEARS: Duration = Duration::from_secs(10);
 
 fn is_lacking(tools: &[&'static str]) -> bool {
     lacks(NEEDS) || lacks(&[Need::Tun]) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
 }
 
-// Frames are lost on either side, and every byte is compared.
+// Frames are lost in both directions, and every byte is compared.
 #[test]
 fn rping_with_loss() {
     if is_lacking(&["rping"]) {
@@ -44,10 +44,10 @@ fn rping_with_loss() {
         let count = row.rsplit(',').nth(1).and_then(|cell| cell.parse::<u64>().ok());
         count.is_some_and(|count| count > 0)
     };
-    assert!(rows.lines().any(retransmitted), "nothing was lost: {rows}");
+    assert!(rows.lines().any(retransmitted), "no retransmission: {rows}");
 }
 
-// A mapped address leads to the node; the program is shown what it has said.
+// A mapped address reaches the node; the program is shown the address that it used.
 #[test]
 fn rping_with_a_map() {
     if is_lacking(&["rping"]) {
@@ -59,7 +59,8 @@ fn rping_with_a_map() {
     assert!(!said.contains("10.9.0.1"), "{said}");
 }
 
-// Over a node to itself nothing goes, and that is said at once; an address of the kernel is not the node's.
+// A node cannot connect to itself, which is reported at once; an address of the kernel is not reachable over the
+// node.
 #[test]
 fn addresses_that_a_node_does_not_reach() {
     if is_lacking(&["rping"]) {
@@ -97,8 +98,8 @@ fn rping_with_flues_own() {
     ends(server, plant.start_command(1, own(1, "-c")));
 }
 
-// Nobody in the program is left to say that the connection is over. The peer hears of it, whether data are on their way
-// or nothing; and the launcher ends by the same signal.
+// The killed program cannot close its connections. The peer is reset, whether data is in flight or not, and the
+// launcher ends by the same signal.
 #[test]
 fn a_program_that_is_killed_resets_its_peers() {
     if is_lacking(&["rping"]) {
@@ -131,7 +132,7 @@ fn a_program_that_is_killed_resets_its_peers() {
     }
 }
 
-// A kernel that waits and sends nothing hears of it too.
+// An idle kernel that only waits is reset too.
 #[test]
 fn a_program_that_is_killed_resets_an_idle_kernel() {
     if is_lacking(&["rping"]) {
@@ -156,7 +157,7 @@ fn a_program_that_is_killed_resets_an_idle_kernel() {
     }
 }
 
-// Signals reach the program, its status is the launcher's, and its output is untouched.
+// Signals reach the program, its status is the launcher's, and its output is unchanged.
 #[test]
 fn the_launcher_of_a_node_is_as_if_it_were_not_there() {
     if is_lacking(&[]) {
@@ -167,7 +168,7 @@ fn the_launcher_of_a_node_is_as_if_it_were_not_there() {
         let mut line = under_flue(&Plant::node(0), "sh -c");
         line.arg(script).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = plant.host.spawn(&mut line).expect("flue starts");
-        child.wait_with_output().expect("it ends")
+        child.wait_with_output().expect("the end of the program")
     };
     let said = run("echo out; echo err >&2; exit 42");
     let texts = (said.stdout.as_slice(), said.stderr.as_slice());
@@ -176,15 +177,15 @@ fn the_launcher_of_a_node_is_as_if_it_were_not_there() {
         let said = run(&format!("kill -{} $$", signal.as_raw()));
         assert_eq!(said.status.signal(), Some(signal.as_raw()), "{signal:?}");
     }
-    // To the launcher; the program decides.
+    // The signal is sent to the launcher; the program handles it.
     let said = run("trap 'echo caught; exit 7' TERM; kill -TERM $PPID; while :; do :; done");
     assert_eq!((said.status.code(), said.stdout.as_slice()), (Some(7), &b"caught\n"[..]));
-    // A pipe that the launcher held would not come to its end.
+    // A pipe held open by the launcher would not reach end of file.
     let said = run("ip link show tap0 >/dev/null && exec >&- && exit 3");
     assert_eq!(said.status.code(), Some(3));
 }
 
-// A TAP has one user at a time, and the next one when that has ended.
+// A TAP has one user at a time, and can be reused after that user's exit.
 #[test]
 fn one_process_has_the_node() {
     if is_lacking(&["rping"]) {
@@ -205,7 +206,7 @@ fn one_process_has_the_node() {
     }
     assert!(server.said().contains("Device or resource busy"), "{}", server.report());
     plant.listens(&server);
-    // The listener may be the first one's still, which ends in a moment: a connect is repeated.
+    // The exiting process may still hold the listener for a moment: a connect is repeated.
     let said = fs::read_to_string(&log).expect("a log");
     assert!(said.contains("another process has the node"), "{said}");
 }
@@ -239,16 +240,16 @@ fn flue_ss_lists_the_queue_pairs_of_both_transports() {
         ss.env("XDG_RUNTIME_DIR", plant.runtime[1].file(""));
         let said = String::from_utf8(ss.output().expect("flue starts").stdout).expect("text");
         assert!(said.contains("qp:"), "{said}");
-        // An end in order takes the socket along.
+        // A normal exit removes the socket.
         client.signal("rping", Signal::KILL);
-        client.wait(LIMIT).expect("it was killed");
-        server.wait(LIMIT).expect("its peer has gone");
+        client.wait(LIMIT).expect("a killed client");
+        server.wait(LIMIT).expect("a server without its peer");
         let left = fs::read_dir(plant.runtime[0].file("flue")).expect("a directory").count();
         assert_eq!(left, 0, "sockets of the server");
     }
 }
 
-// The capture is the node's, complete when the program has ended in order.
+// Capture of the node, complete after a normal exit of the program.
 #[test]
 fn a_capture_of_a_node() {
     if is_lacking(&["rping"]) {
@@ -267,13 +268,13 @@ fn a_capture_of_a_node() {
     }
 }
 
-/// Waits until it has said that.
+/// Waits until the program's output contains the text.
 fn says(program: &Group, text: &str) {
     let said = program.wait_until(text, LIMIT, || program.said().contains(text));
     assert_eq!(said, Ok(()), "{}", program.report());
 }
 
-// rping, as it waits for a client and as it pings, says what it was told, and ends.
+// rping, while it waits for a client and while it pings, reports the device removal and exits.
 #[test]
 fn rping_whose_tap_goes_away() {
     if is_lacking(&["rping"]) {
@@ -291,16 +292,16 @@ fn rping_whose_tap_goes_away() {
         plant.host.ip("link delete tap0");
         let ended = server.wait(LIMIT);
         server.kill();
-        // Its status tells whether it waited for a client: to be disconnected is no failure.
+        // The status shows whether it was waiting for a client: a disconnect is not a failure.
         let is_failure = ended.map(|status| !status.success());
         assert!(is_failure.is_ok_and(|failed| failed || is_busy), "{}", server.report());
-        // It closes its channel as soon as the connection is over.
+        // It closes its channel as soon as the connection has ended.
         let hears = if is_busy { "DISCONNECT" } else { "cma detected device removal" };
         assert!(server.said().contains(hears), "{}", server.report());
     }
 }
 
-// It does nothing but wait for such events.
+// ibv_asyncwatch only waits for such events.
 #[test]
 fn ibv_asyncwatch_whose_tap_goes_away() {
     if is_lacking(&["ibv_asyncwatch"]) {
@@ -316,8 +317,8 @@ fn ibv_asyncwatch_whose_tap_goes_away() {
     assert!(watch.said().contains("IBV_EVENT_DEVICE_FATAL"), "{}", watch.report());
 }
 
-// All who wait hear of it, whatever they wait for, and everything can be destroyed: also memory that a request was to
-// send which the peer does not acknowledge any more.
+// All waiters are notified, whatever they wait for, and every object can be destroyed, including memory of a pending
+// Send that the peer does not acknowledge.
 #[test]
 fn a_tap_that_goes_away_is_the_end_of_the_device() {
     if is_lacking(&["rping", "cc"]) {
@@ -342,5 +343,5 @@ fn a_tap_that_goes_away_is_the_end_of_the_device() {
     let ended = device.wait(LIMIT).map(|status| status.code());
     device.kill();
     assert_eq!(ended, Ok(Some(0)), "{}", device.report());
-    assert_eq!(device.said(), "ready\nsent\n0 failures\n", "and nothing of the launcher's");
+    assert_eq!(device.said(), "ready\nsent\n0 failures\n", "output of the launcher");
 }

@@ -1,6 +1,6 @@
-//! A capture of one TCP connection, written by hand: pcap, Ethernet, IPv4.
+//! Capture of one TCP connection, built manually: pcap, Ethernet, IPv4.
 
-/// Frames so far, and where each side stands.
+/// Frames so far, and the sequence numbers of both sides.
 pub(crate) struct Connection {
     pcap: Vec<u8>,
     ports: [u16; 2],
@@ -27,7 +27,7 @@ fn checksum(mut sum: u32) -> [u8; 2] {
 }
 
 impl Connection {
-    /// A connection to `port` of the server.
+    /// Creates a connection to `port` of the server.
     pub(crate) fn new(port: u16) -> Self {
         let mut pcap = 0xa1b2_c3d4_u32.to_le_bytes().to_vec();
         pcap.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0]);
@@ -37,23 +37,23 @@ impl Connection {
         connection.frame(1, SYN | ACK, &[]);
         connection.next[1] += 1;
         connection.frame(0, ACK, &[]);
-        // The handshake is not part of what is shown.
+        // The handshake is not part of the capture.
         connection.pcap.truncate(24);
         connection.frames = 0;
         connection
     }
 
-    /// A segment of the client's.
+    /// Appends a segment of the client.
     pub(crate) fn client_sends(&mut self, payload: &[u8]) {
         self.data(0, payload);
     }
 
-    /// A segment of the server's.
+    /// Appends a segment of the server.
     pub(crate) fn server_sends(&mut self, payload: &[u8]) {
         self.data(1, payload);
     }
 
-    /// The file.
+    /// Content of the capture file.
     pub(crate) fn pcap(&self) -> &[u8] {
         &self.pcap
     }

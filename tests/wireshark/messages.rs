@@ -1,4 +1,4 @@
-//! Every kind of message, by our encoder, and what our decoder makes of it in Wireshark's terms.
+//! Every kind of message, encoded by flue, and flue's decoding in Wireshark's terms.
 
 use bytes::Bytes;
 use flue_test_support::tshark::{Crc, Fpdu, Place, ReadRequest as Theirs, Returned};
@@ -16,9 +16,9 @@ use rdma_over_tcp::{
     },
 };
 
-/// A message, or one segment of it.
+/// Message, or one segment of it.
 pub(crate) struct Message {
-    /// What it is.
+    /// Name of the message.
     pub(crate) name: String,
     ulpdu: Vec<u8>,
 }
@@ -28,7 +28,7 @@ impl Message {
         Self { name: name.into(), ulpdu: [header, payload].concat() }
     }
 
-    /// Its FPDU.
+    /// FPDU of the message.
     pub(crate) fn fpdu(&self) -> Vec<u8> {
         let mut list: Vec<Bytes> = Vec::new();
         Encoder::new(true, false).encode(&self.ulpdu, &[], &mut Slab::new(), &mut list);
@@ -36,12 +36,12 @@ impl Message {
     }
 }
 
-/// The initiator's frame.
+/// MPA Request frame of the initiator.
 pub(crate) fn request() -> Bytes {
     Initiator::new(StartupConfig::default()).request()
 }
 
-/// The responder's answer to it.
+/// MPA Reply frame of the responder.
 pub(crate) fn reply() -> Bytes {
     let offer = Responder::new(ResponderConfig::default()).receive(&request()).unwrap().unwrap();
     offer.accept(ReadLimits { ird: 4, ord: 4 }, PrivateData::default()).0
@@ -57,7 +57,7 @@ const REQUEST: ReadRequest = ReadRequest {
     source_offset: OFFSET,
 };
 
-/// The ULPDU that a Terminate of this error is about.
+/// ULPDU in error that a Terminate of this error reports.
 fn offender(error: WireError) -> Vec<u8> {
     let number = error.number();
     match (number.layer, number.etype, number.code) {
@@ -68,7 +68,7 @@ fn offender(error: WireError) -> Vec<u8> {
     }
 }
 
-/// All of them.
+/// All messages.
 pub(crate) fn messages() -> Vec<Message> {
     let send = |last, kind, msn, offset| send_header(last, kind, Msn(msn), offset);
     let mut all = vec![
@@ -129,7 +129,7 @@ fn returned(terminate: &Terminate) -> Returned {
     }
 }
 
-/// Our reading of a message, in Wireshark's terms.
+/// flue's decoding of a message, in Wireshark's terms.
 pub(crate) fn ours(message: &Message) -> Fpdu {
     let ulpdu = &message.ulpdu[..];
     let segment = HeaderCopy::of(ulpdu).and_then(|header| header.segment()).unwrap();

@@ -1,12 +1,12 @@
-// Process 1 of the guest: loads the modules, brings up eth0 and siw0, then runs commands that come over a virtio-serial
-// port. The port has lines of text both ways:
+// Process 1 of the guest: loads the modules, configures eth0 and siw0, then runs commands received over a
+// virtio-serial port. The protocol of the port is lines of text in both directions:
 //
 //     run ID COMMAND     the host: starts `sh -c COMMAND`
 //     ID > LINE          the guest: a line of its standard output or error
-//     ID = STATUS        the guest: it has ended, with this exit status, or 128 and the signal; its output is complete
+//     ID = STATUS        the guest: the command's exit status, or 128 and the signal; its output is complete
 //     0 = 0              the guest: ready
 //
-// The kernel's command line chooses: siw=stock or siw=mended, address=IP/PREFIX, mtu=BYTES.
+// Parameters on the kernel's command line: siw=stock or siw=mended, address=IP/PREFIX, mtu=BYTES.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -25,9 +25,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Commands at once.
+// Maximum number of concurrent commands.
 #define JOBS_MAX 64
-// Bytes of a command, and of a line of its output; a longer line is handed on in pieces.
+// Maximum bytes of a command, and of a line of its output; a longer line is forwarded in parts.
 #define LINE_MAX_BYTES 4096
 
 struct job {
@@ -60,9 +60,9 @@ static void load(const char *name) {
     close(file);
 }
 
-// A word of the kernel's command line, or what stands for it.
+// Returns a parameter of the kernel's command line, or its default.
 static const char *setting(const char *name, const char *otherwise) {
-    const char *value = getenv(name); // the kernel hands words that it does not know to process 1
+    const char *value = getenv(name); // the kernel passes unknown parameters to process 1
     return value ? value : otherwise;
 }
 
@@ -75,7 +75,7 @@ static void must(const char *format, ...) {
     if (system(command)) die(command);
 }
 
-// The port by the name that the host has given it.
+// Opens the port with the name assigned by the host.
 static int open_port(const char *name) {
     DIR *ports = opendir("/sys/class/virtio-ports");
     for (struct dirent *entry; ports && (entry = readdir(ports));) {
@@ -152,7 +152,7 @@ static void obey(char *line) {
     }
 }
 
-// Reads the output of a command; at its end the command has ended, or has closed it and is waited for.
+// Reads the output of a command. At end of file the command has ended, or has closed its output and is waited for.
 static void hand_on(struct job *job) {
     ssize_t got = read(job->output, job->line + job->length, sizeof job->line - job->length);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
@@ -216,7 +216,7 @@ int main(void) {
             if (jobs[at].id && watched[at + 1].revents) hand_on(&jobs[at]);
         if (!watched[0].revents) continue;
         ssize_t got = read(port, input + length, sizeof input - length);
-        // The host has gone: so does the guest.
+        // The host closed the port: power off the guest.
         if (got == 0) reboot(RB_POWER_OFF);
         if (got < 0) continue;
         length += (size_t)got;

@@ -1,12 +1,12 @@
-// Both ends of the tests against siw: in the guest on siw, on this side under `flue run`.
+// Both ends of the siw interoperability tests: on siw in the guest, and under `flue run` on the host.
 //
-//     verbs_peer serve ADDRESS COUNT                 answers COUNT connections, any number of them at once, then ends
+//     verbs_peer serve ADDRESS COUNT                 serves COUNT connections, any number concurrently, then exits
 //     verbs_peer operations ADDRESS BYTES_MAX        every operation of every size up to BYTES_MAX; contents are verified
 //     verbs_peer connects ADDRESS COUNT AT_ONCE      COUNT connections with a Write and two Sends each
-//     verbs_peer error ADDRESS CASE                  one wrong operation
+//     verbs_peer error ADDRESS CASE                  one invalid operation
 //
-// Private data of the Request is what the client is about to do, that of the Reply the server's region. Everything that
-// was seen is printed, and judged by who has started it. Numbers are in the order of x86 at both ends.
+// The private data of the Request is the client's next operation, that of the Reply the server's region. Every result
+// is printed, and checked by the test that started the program. Numbers are in the byte order of x86 at both ends.
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,19 +26,19 @@
 
 #define PORT 7180
 #define MESSAGE_BYTES_MAX (16u << 20)
-// Memory of a connection that has no large messages.
+// Memory of a connection without large messages.
 #define FEW_BYTES (64u << 10)
-// Behind what an operation may write: it must stay as it was.
+// Guard after the writable area of an operation: it must remain unchanged.
 #define GUARD_BYTES 64
 #define GUARD 0xa5
 #define INLINE_BYTES 64
 #define GATHERED_BYTES_MIN 7
-// Kinds that differ from another one in something else than how bytes travel.
+// Kinds that differ from another kind in more than the data transfer.
 #define VARIETY_BYTES_MAX (1u << 20)
-// A failure's time: loss and a busy emulator are slow.
+// Time limit: loss and a busy emulator are slow.
 #define WAIT_MS 60000
 
-// --- what the two tell each other --------------------------------------------------------------------------------------
+// --- data exchanged by both ends -------------------------------------------------------------------------------------
 
 enum operation { SEND, SEND_SOLICITED, SEND_INVALIDATE, SEND_GATHERED, WRITE, WRITE_GATHERED, WRITE_INLINE, READ, CHECK };
 static const char *const operation_names[] = {
@@ -60,7 +60,7 @@ static const char *const wrong_names[] = {
 struct offer { uint32_t wrong, key; uint64_t address, length, is_siw; };
 struct message { uint32_t operation, seed, key, is_bad; uint64_t size; };
 
-// --- a connection -------------------------------------------------------------------------------------------------------
+// --- connection -----------------------------------------------------------------------------------------------------
 
 struct connection {
     struct rdma_event_channel *channel;
@@ -71,11 +71,11 @@ struct connection {
     struct ibv_mr *region, *message_region, *given_region;
     struct ibv_mw *window;
     uint8_t *memory;
-    size_t bytes; // of it, without the guard
+    size_t bytes; // size without the guard
     struct message messages[2]; // in, out
     struct offer peer;
     enum wrong wrong;
-    unsigned receives; // posted, and not complete
+    unsigned receives; // posted and not completed
     bool is_siw;
 };
 
@@ -105,8 +105,8 @@ static void say(const char *format, ...) {
 #define MADE(call) \
     ({ __typeof__(call) made = (call); if (!made) fail("%s: %s", #call, strerror(errno)); made; })
 
-// What messages are made of, from a place that the seed says and around. Its length is a prime, so that no multiple of
-// a segment's payload looks like another one.
+// Message contents: a cyclic pattern, from a position given by the seed. Its length is a prime, so that no two
+// multiples of a segment's payload start at the same position.
 static uint8_t cycle[65521];
 
 static size_t start_of(uint32_t seed) { return seed * 7919u % sizeof cycle; }
@@ -128,7 +128,7 @@ static void fill(uint8_t *memory, size_t size, uint32_t seed) {
     }
 }
 
-// Whether the memory has what `fill` writes, and the guard behind it.
+// True if the memory has the contents that `fill` writes, followed by an intact guard.
 static bool is_whole(const uint8_t *memory, size_t size, uint32_t seed) {
     for (size_t from = start_of(seed), count; size; memory += count, size -= count, from = 0) {
         count = smaller(size, sizeof cycle - from);
@@ -174,7 +174,7 @@ static void post_message_receive(struct connection *c) {
     post_receive(c, &c->messages[0], sizeof c->messages[0], c->message_region);
 }
 
-// A completion of the queue of sends, which is polled; nothing else is going on meanwhile.
+// Completion of the send queue, which is polled; no other work is done meanwhile.
 static enum ibv_wc_status sent(struct connection *c) {
     struct ibv_wc done;
     struct timespec start, now;
@@ -189,7 +189,7 @@ static enum ibv_wc_status sent(struct connection *c) {
     }
 }
 
-// A completion of the queue of receives, by its event.
+// Completion of the receive queue, by its event.
 static struct ibv_wc received(struct connection *c, bool solicited_only) {
     struct ibv_wc done;
     for (;;) {
@@ -232,7 +232,7 @@ static struct message ask(struct connection *c, struct message message) {
     return receive_message(c);
 }
 
-// A key that can be invalidated by itself: a window's, and on a device without windows a region's.
+// Key that can be invalidated separately: a window's, or a region's on a device without windows.
 static uint32_t revocable_key(struct connection *c) {
     if (c->window || (c->window = ibv_alloc_mw(c->domain, IBV_MW_TYPE_2))) {
         struct ibv_send_wr bind = { .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
@@ -292,9 +292,9 @@ static void destroy(struct connection *c) {
     free(c->memory);
 }
 
-// --- the server ---------------------------------------------------------------------------------------------------------
+// --- server ---------------------------------------------------------------------------------------------------------
 
-// siw has no events for solicited messages alone, and does not tell a program what was invalidated.
+// siw does not support events for solicited messages only, and does not report the invalidated STag.
 static bool was_received_well(struct connection *c, const struct message *asked, uint32_t key) {
     struct ibv_wc done = received(c, asked->operation == SEND_SOLICITED && !c->is_siw);
     if (done.status) fail("a Send was not received: %s", ibv_wc_status_str(done.status));
@@ -329,7 +329,7 @@ static void answer(struct connection *c, struct message asked) {
     send_message(c, reply);
 }
 
-// Messages until the peer leaves.
+// Serves messages until the peer disconnects.
 static void answer_all(struct connection *c) {
     for (;;) {
         struct ibv_wc done = received(c, false);
@@ -353,7 +353,7 @@ static struct offer prepare(struct connection *c) {
     return (struct offer){ c->wrong, c->given_region->rkey, (uintptr_t)c->memory, c->bytes, c->is_siw };
 }
 
-// What became of a connection that was ended: all completions, events of the queue pair.
+// Result of a terminated connection: all completions, and the events of the queue pair.
 static void report(struct connection *c, const char *side) {
     char text[1024] = "";
     size_t length = 0;
@@ -370,8 +370,8 @@ static void report(struct connection *c, const char *side) {
     say("%s %s:%s", side, wrong_names[c->wrong], text);
 }
 
-// A message first, and the wrong operation behind its answer: Linux's iw_cm dies of a connection that ends before it
-// has said that it is there.
+// A message is exchanged before the invalid operation: Linux's iw_cm crashes if a connection ends before it has
+// reported its establishment.
 static void suffer(struct connection *c) {
     struct message asked = receive_message(c);
     if (c->wrong == WRITE_INVALIDATED || c->wrong == READ_INVALIDATED) {
@@ -379,7 +379,7 @@ static void suffer(struct connection *c) {
         struct ibv_send_wr invalidate = {
             .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = asked.key,
         }, *bad;
-        // siw does not take it from programs.
+        // siw does not support it for programs.
         asked.is_bad = ibv_post_send(c->id->qp, &invalidate, &bad) || sent(c);
     }
     if (c->wrong != SEND_NO_RECEIVE) post_message_receive(c);
@@ -443,7 +443,7 @@ static void serve(const char *where, unsigned long count) {
             MUST(rdma_ack_cm_event(event));
             MUST(pthread_create(&threads[at++], NULL, serve_one, c));
         } else {
-            // The peer left before it was accepted.
+            // The peer disconnected before it was accepted.
             say("listener: %s", rdma_event_str(event->event));
             MUST(rdma_ack_cm_event(event));
         }
@@ -455,7 +455,7 @@ static void serve(const char *where, unsigned long count) {
     say("served %lu", count);
 }
 
-// --- the client ---------------------------------------------------------------------------------------------------------
+// --- client ---------------------------------------------------------------------------------------------------------
 
 static struct connection *connect_to(const char *where, enum wrong wrong, size_t bytes) {
     struct connection *c = MADE(calloc(1, sizeof *c));
@@ -492,13 +492,13 @@ static void post(struct connection *c, enum ibv_wr_opcode opcode, int flags, uin
         .sg_list = &piece, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED | (unsigned)flags,
     }, *bad;
     if (opcode == IBV_WR_SEND_WITH_INV) request.invalidate_rkey = key;
-    // siw's library takes what is to be invalidated from here.
+    // siw's library reads the STag to invalidate from this field.
     request.wr.rdma.rkey = key;
     request.wr.rdma.remote_addr = at;
     MUST(ibv_post_send(c->id->qp, &request, &bad));
 }
 
-// The same bytes from three places of the region.
+// The same bytes from three areas of the region.
 static void post_pieces(struct connection *c, enum ibv_wr_opcode opcode, uint64_t size, uint32_t key) {
     uint32_t first = (uint32_t)size / GATHERED_BYTES_MIN, second = (uint32_t)size / 3;
     uint64_t start = (uintptr_t)c->memory;
@@ -521,7 +521,7 @@ static void operate(struct connection *c, enum operation operation, uint64_t siz
     bool is_send = operation < WRITE;
     if (operation == READ) memset(c->memory, GUARD, size + GUARD_BYTES);
     else fill(c->memory, size, seed);
-    // The reply to a Send comes when it has been received.
+    // The reply arrives after the Send has been received.
     if (is_send) post_message_receive(c);
     uint64_t there = c->peer.address;
     switch (operation) {
@@ -554,8 +554,8 @@ static void operations(const char *where, uint64_t bytes_max) {
         unsigned count = 0;
         for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
             if (sizes[at] > bytes_max || (operation == WRITE_INLINE && sizes[at] > INLINE_BYTES)) continue;
-            // siw's kernel dies of pieces without a byte.
-            // Behind a message of its own siw may answer a Read without data with as much as that message had.
+            // siw's kernel crashes on empty SGEs. After a message of its own, siw may respond to an RDMA Read of
+            // length 0 with the length of that message.
             if (operation == READ && !sizes[at] && c->peer.is_siw) continue;
             bool is_variety = operation == SEND_SOLICITED || operation == SEND_GATHERED || operation == WRITE_GATHERED;
             if (is_variety && sizes[at] > VARIETY_BYTES_MAX) continue;
@@ -605,7 +605,7 @@ static void err(const char *where, const char *name) {
         return;
     }
     post_message_receive(c);
-    // Another index: the low octet is the consumer's own.
+    // A different index: the low octet is the consumer's key.
     uint32_t unknown = key ^ 0x5a5a5a00;
     switch (wrong) {
     case WRITE_STAG: post(c, IBV_WR_RDMA_WRITE, 0, 8, unknown, there); break;
@@ -624,7 +624,7 @@ static void err(const char *where, const char *name) {
     case INVALIDATE_STAG: post(c, IBV_WR_SEND_WITH_INV, 0, 8, unknown, 0); break;
     case NOTHING: break;
     }
-    // What the peer allows does not end the connection: then it is done here.
+    // A permitted operation does not end the connection, so it is closed here.
     enum ibv_wc_status status = sent(c);
     say("client %s: completed=%d", name, status);
     struct pollfd watched = { .fd = c->channel->fd, .events = POLLIN };

@@ -1,7 +1,8 @@
 //! Echo over an asynchronous stream of the crate rdma-io: `rdma-io-echo server|client ADDRESS:PORT`.
 //!
-//! The client writes [`LENGTH`] bytes and reads them back at the same time, compares them, and closes the stream. The
-//! server ends with the stream. Either has [`LIMIT`]. The crate's ring transports do not run on an iWARP device.
+//! The client writes [`LENGTH`] bytes, reads them back at the same time, compares them, and closes the stream. The
+//! server ends with the stream. Each runs for at most [`LIMIT`]. The crate's ring transports do not run on an iWARP
+//! device.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -22,10 +23,10 @@ type Stream = AsyncRdmaStream<SendRecvTransport>;
 const USAGE: &str = "usage: rdma-io-echo server|client ADDRESS:PORT";
 /// Bytes of the stream in each direction.
 const LENGTH: usize = 8 << 20;
-/// Time for the whole program.
+/// Time limit of the whole program.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes that differ at every place within a period of 2^32.
+/// Bytes that differ at every offset within a period of 2^32.
 fn pattern() -> Vec<u8> {
     let mut state = 1_u32;
     std::iter::repeat_with(|| {
@@ -36,7 +37,7 @@ fn pattern() -> Vec<u8> {
     .collect()
 }
 
-/// Writes `to_write` and reads as many bytes, whichever the stream is ready for.
+/// Writes `to_write` and reads the same number of bytes, as the stream becomes ready for either.
 async fn exchange(stream: &mut Stream, to_write: &[u8]) -> Result<Vec<u8>> {
     let (mut written, mut length) = (0, 0);
     let mut read = vec![0; to_write.len()];
