@@ -256,6 +256,8 @@ fn the_limits_document_says_what_the_constants_say() {
 /// Sentences that state limits, with the constant in place of its value. Values of size, time and rate have their unit.
 const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/contributing/architecture.md", ARCHITECTURE),
+    ("docs/contributing/data-path.md", DATA_PATH),
+    ("docs/contributing/decisions.md", DECISIONS),
     ("docs/reference/chimney.md", CHIMNEY),
     ("docs/guide/transports.md", TRANSPORTS),
     ("docs/guide/verbs-tap.md", VERBS_TAP),
@@ -311,19 +313,24 @@ const JSON: &[&str] = &[
 
 const ARCHITECTURE: &[&str] = &[
     "for at most `SHUTDOWN_DRAIN_MAX` ({host_stack::node::SHUTDOWN_DRAIN_MAX})",
-    "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
-     a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
-    "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",
-    "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} vain polls",
+    "Messages of the host, at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX}.",
+    "it ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
+    "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments are sent.",
+    "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} idle polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
-    "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
     "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
-    "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
-    "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
-    "{rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
+];
+
+const DATA_PATH: &[&str] = &[
+    "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} frames",
+    "the engine cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
+    "At {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} queued,",
     "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
+];
+
+const DECISIONS: &[&str] = &[
     "Send or Write of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX} is copied aside",
-    "when the peer does not follow in {rnic::Config::terminate_timeout} ",
+    "if the peer does not follow in {rnic::Config::terminate_timeout} ",
     "MTU at least {host_stack::host::MTU_MIN} ",
 ];
 
