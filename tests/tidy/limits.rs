@@ -259,6 +259,8 @@ const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/contributing/data-path.md", DATA_PATH),
     ("docs/contributing/decisions.md", DECISIONS),
     ("docs/reference/chimney.md", CHIMNEY),
+    ("docs/reference/chimney-windows.md", CHIMNEY_WINDOWS),
+    ("docs/concepts/tcp-offload.md", OFFLOAD),
     ("docs/guide/transports.md", TRANSPORTS),
     ("docs/guide/verbs-tap.md", VERBS_TAP),
     ("docs/libraries/rust.md", RUST),
@@ -341,15 +343,22 @@ const CHIMNEY: &[&str] = &[
     "different source addresses | {OffloadCapabilities::ip_addresses_max} |",
     "besides the interface's | {OffloadCapabilities::hw_addresses_max} |",
     "| `vlans_max` | {OffloadCapabilities::vlans_max} |",
-    "bytes of send data that are brought along | {OffloadCapabilities::transmit_buffer_max} |",
-    "bytes of received data that are brought along | {OffloadCapabilities::receive_buffer_max} |",
+    "bytes of send data at an initiate | {OffloadCapabilities::transmit_buffer_max} |",
+    "bytes of received data at an initiate | {OffloadCapabilities::receive_buffer_max} |",
     "| `path_mtu_max`, bytes | {OffloadCapabilities::path_mtu_max} |",
     "the push timer runs out: {tcp::Config::push_delay} without data",
     "those that have carried {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
-    "was refused, stays | {OffloadRules::rest};",
-    "has heard of the neighbor for {EngineConfig::nce_stale} ",
-    "At most {offload-engine/src/link/batch.rs::LENT_BUFFERS_MAX} buffers are out",
+    "or after a refusal | {OffloadRules::rest};",
+    "neither side has a proof within {EngineConfig::nce_stale} ",
+];
+
+const CHIMNEY_WINDOWS: &[&str] = &[
+    "At most {offload-engine/src/link/batch.rs::LENT_BUFFERS_MAX} buffers are kept",
     "after {offload-engine/src/tcp/delivery.rs::IDLE_ROUNDS_MAX} rounds in which nothing moved",
+];
+
+const OFFLOAD: &[&str] = &[
+    "greater of {tcp::Config::in_flight_min} and {tcp::Config::link_rate} times the smallest round trip",
 ];
 
 const PERF: &[&str] = &[
