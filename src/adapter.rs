@@ -1,137 +1,81 @@
-//! The adapter of a command: on a node behind a TAP, or on the kernel's sockets.
+//! The adapter of a command: its options as they are given and printed, and waits that signals end.
 
 use std::{fmt, path::PathBuf};
 
-use clap::{Args, ValueEnum};
-use flue_node::{NodeOptions, output::OutputFile, random_seed};
-use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallError, SocketsConfig, blocking::Wait};
-use serde::{Deserialize, Serialize};
+use clap::Args;
+use flue_adapter::{
+    AdapterOptions, MpaOptions, NodeOptions, SocketsOptions, TransportOptions,
+    control::{place::ControlPlace, server::Control},
+    random_seed,
+};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, CallError, blocking::Wait};
+use serde::Serialize;
 
 use crate::{
-    control::{
-        message::NodeName,
-        place::ControlPlace,
-        server::{self, Control},
-    },
     failure::Failure,
     node::LINGER_LIMIT,
     options::{NodeArgs, NodeSetup, QueueOptions},
+    report::Console,
     waker::Waker,
 };
 
-/// What carries the byte streams of queue pairs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// A node on a TAP, with host stack and offload target
-    #[default]
-    Tap,
-    /// TCP sockets of this machine's kernel: no TAP, no privileges, the machine's own addresses
-    Kernel,
-}
+pub use flue_adapter::Transport;
 
 /// The choice of a transport, for commands that have queue pairs.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct TransportOptions {
+pub struct TransportArgs {
     /// What carries the queue pairs' byte streams; of the node options, kernel has --control, --pcap and --seed
     #[arg(long, value_enum, value_name = "TRANSPORT", default_value_t)]
     pub transport: Transport,
 }
 
-/// The adapter of a command, checked and complete.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum AdapterSetup {
-    /// On a node.
-    Tap(Box<NodeSetup>),
-    /// On kernel sockets.
-    Kernel(SocketsSetup),
+/// Returns the options of a command's adapter, checked and complete.
+///
+/// # Errors
+/// [`Failure::usage`], naming the option and its limit.
+pub fn resolve(
+    node: &NodeArgs,
+    QueueOptions { queues }: QueueOptions,
+    transport: Transport,
+    mpa: impl Into<MpaOptions>,
+) -> Result<AdapterOptions, Failure> {
+    if transport == Transport::Tap {
+        return Ok(on_node(node.resolve_on(QueueOptions { queues })?, mpa));
+    }
+    let control = Some(ControlPlace::resolve(node.control.as_deref()));
+    let node = NodeOptions { queues, ..node.node.clone() };
+    let mut transport = TransportOptions::new(transport, node)?;
+    if let TransportOptions::Sockets(SocketsOptions { seed, .. }) = &mut transport {
+        *seed = Some(seed.map_or_else(random_seed, Ok)?);
+    }
+    Ok(AdapterOptions { transport, mpa: mpa.into(), control, ..Default::default() })
 }
 
-/// Kernel sockets, checked and complete.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SocketsSetup {
-    /// [`Transport::Kernel`].
-    pub transport: Transport,
-    /// A capture of the bytes, as frames made up around them.
-    pub pcap: Option<PathBuf>,
-    /// Seed of the STags.
-    pub seed: u64,
-    /// The control socket.
-    pub control: ControlPlace,
-}
-
-impl AdapterSetup {
-    /// Checks and completes the options.
-    ///
-    /// # Errors
-    /// [`Failure::usage`], naming the option and its limit.
-    pub fn resolve(
-        node: &NodeArgs,
-        queues: QueueOptions,
-        TransportOptions { transport }: TransportOptions,
-    ) -> Result<Self, Failure> {
-        match transport {
-            Transport::Tap => Ok(Self::Tap(Box::new(node.resolve_on(queues)?))),
-            Transport::Kernel => Ok(Self::Kernel(SocketsSetup::resolve(node, queues)?)),
-        }
+/// Returns the options of an adapter on this node.
+pub(crate) fn on_node(setup: NodeSetup, mpa: impl Into<MpaOptions>) -> AdapterOptions {
+    let NodeSetup { node, control } = setup;
+    AdapterOptions {
+        transport: TransportOptions::Node(Box::new(node)),
+        mpa: mpa.into(),
+        control: Some(control),
+        ..Default::default()
     }
 }
 
-impl SocketsSetup {
-    /// Checks and completes the options.
-    ///
-    /// # Errors
-    /// [`Failure::usage`]: an option is for nodes only.
-    pub fn resolve(node: &NodeArgs, queues: QueueOptions) -> Result<Self, Failure> {
-        let NodeOptions { seed, pcap, .. } = node.node.clone();
-        let own = NodeOptions { seed, pcap: pcap.clone(), ..NodeOptions::default() };
-        if node.node != own || queues.queues != 1 {
-            return Err(Failure::usage(
-                "kernel sockets: of the node options they have --control, --pcap and --seed only",
-            ));
-        }
-        Ok(Self {
-            transport: Transport::Kernel,
-            pcap,
-            seed: seed.map_or_else(random_seed, Ok)?,
-            control: ControlPlace::resolve(node.control.as_deref()),
-        })
-    }
-
-    /// Opens an adapter.
-    ///
-    /// # Errors
-    /// No descriptor or thread is left, or the control socket that was asked for cannot be had.
-    pub fn open(&self, config: AdapterConfig) -> Result<OpenAdapter, Failure> {
-        let failed = |error| Failure::work(format!("kernel sockets: {error}"));
-        let config = AdapterConfig { seed: self.seed.into(), ..config };
-        let adapter = ndk::open_sockets(SocketsConfig::default(), config).map_err(failed)?;
-        if let Some(path) = &self.pcap {
-            let output = OutputFile::create("--pcap", path)?;
-            let name = output.name().to_owned();
-            adapter
-                .start_capture(Box::new(output))
-                .map_err(|error| Failure::work(format!("{name}: {error}")))?;
-        }
-        let control = server::serve(vec![adapter.clone()], NodeName::of_sockets(), &self.control)?;
-        Ok(OpenAdapter { adapter, control })
-    }
+/// Kernel sockets, as they are printed.
+#[derive(Serialize)]
+struct SocketsSetup<'a> {
+    transport: Transport,
+    pcap: Option<&'a PathBuf>,
+    seed: Option<u64>,
+    control: ControlPlace,
 }
 
-impl fmt::Display for AdapterSetup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tap(setup) => setup.fmt(f),
-            Self::Kernel(setup) => setup.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for SocketsSetup {
+impl fmt::Display for SocketsSetup<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { transport: _, pcap, seed, control } = self;
         let pcap = pcap.as_ref().map_or_else(|| "none".into(), |path| path.display().to_string());
+        let seed = seed.unwrap_or(0);
         write!(
             f,
             "transport: kernel sockets\ncapture: {pcap}\nseed: {seed}\ncontrol socket: {control}"
@@ -139,29 +83,37 @@ impl fmt::Display for SocketsSetup {
     }
 }
 
+/// Prints the configuration of an adapter: its transport and its control socket.
+pub(crate) fn show(options: &AdapterOptions, console: &mut Console<'_>) {
+    let control = options.control.clone().unwrap_or_else(|| ControlPlace::resolve(None));
+    match &options.transport {
+        TransportOptions::Sockets(SocketsOptions { pcap, seed }) => {
+            let (transport, pcap) = (Transport::Kernel, pcap.as_ref());
+            console.config(&SocketsSetup { transport, pcap, seed: *seed, control });
+        }
+        TransportOptions::Node(_) | TransportOptions::Launched(_) => {
+            let node = options.transport.node().cloned().unwrap_or_default();
+            console.config(&NodeSetup { node, control });
+        }
+    }
+}
+
 /// An adapter with its control socket.
 pub struct OpenAdapter {
-    /// The adapter.
+    /// The adapter; on a TAP of several queues, that of the first.
     pub adapter: Adapter,
-    /// Its control socket.
-    pub control: Option<Control>,
+    _control: Option<Control>,
 }
 
 impl OpenAdapter {
-    /// Opens it; on a TAP of several queues, on the first.
+    /// Opens it.
     ///
     /// # Errors
-    /// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
-    pub fn open(setup: &AdapterSetup, config: AdapterConfig) -> Result<Self, Failure> {
-        let setup = match setup {
-            AdapterSetup::Tap(setup) => setup,
-            AdapterSetup::Kernel(setup) => return setup.open(config),
-        };
-        let first = setup.node.open_ndk(config)?.into_iter().next();
-        let (_, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
-        let name = NodeName::of(&setup.node);
-        let control = server::serve(vec![adapter.clone()], name, &setup.control)?;
-        Ok(Self { adapter, control })
+    /// The options, the machine, or an operation that failed.
+    pub fn open(options: &AdapterOptions, config: AdapterConfig) -> Result<Self, Failure> {
+        let adapter = options.open(config)?.adapters.swap_remove(0);
+        let control = options.serve(vec![adapter.clone()])?;
+        Ok(Self { adapter, _control: control })
     }
 
     /// Runs `work`, whose waits SIGINT, SIGTERM and SIGHUP end.

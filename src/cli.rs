@@ -155,7 +155,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut console = Console::new(name, style);
     let ended = command.run(&mut console);
     // The nodes and adapters that write the files are dropped.
-    let failure = flue_node::output::take_failure().map(Failure::from);
+    let failure = flue_adapter::output::take_failure().map(Failure::from);
     let ended = with_outputs(ended, failure);
     ExitCode::from(console.finish(ended))
 }

@@ -2,8 +2,8 @@
 //!
 //! This crate is thin: it parses, prints, and calls the crates below it. [`cli`] finds the command; [`options`] are
 //! the options of all commands that run a node, and [`node`] runs one. `flue-report` is how commands print and fail,
-//! `flue-network` sets up links, bridges and namespaces, `flue-control` is control sockets, `flue-bench` is all of
-//! `flue bench`.
+//! `flue-network` sets up links, bridges and namespaces, `flue-adapter` opens adapters and serves control sockets,
+//! `flue-bench` is all of `flue bench`.
 #![deny(unsafe_code)]
 
 pub mod adapter;
@@ -14,7 +14,7 @@ pub mod node;
 pub mod options;
 pub mod waker;
 
-pub use flue_control as control;
+pub use flue_adapter::control;
 pub use flue_network::{self as net, environment, namespace};
 pub use flue_report::{self as report, failure, table, units};
 

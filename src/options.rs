@@ -6,14 +6,13 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, ValueEnum};
-use flue_node::{NodeOptions, QUEUES_MAX};
+use clap::Args;
+use flue_adapter::{NodeOptions, QUEUES_MAX};
 use host_stack::node::Progress;
-use rdma_over_tcp::{
-    mpa::startup::{Revision, RtrKind, RtrSet},
-    ndk::{AdapterConfig, ListenerConfig},
-};
+use rdma_over_tcp::ndk::ListenerConfig;
 use serde::{Deserialize, Serialize};
+
+pub use flue_adapter::{MpaAcceptOptions, MpaOptions, Rtr, Switch};
 
 use crate::{control::place::ControlPlace, failure::Failure};
 
@@ -65,104 +64,6 @@ pub struct NodeSetup {
 impl fmt::Display for NodeSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\ncontrol socket: {}", self.node, self.control)
-    }
-}
-
-/// On or off.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Switch {
-    /// Asked for.
-    On,
-    /// Not asked for.
-    Off,
-}
-
-/// The revision of MPA.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MpaRevision {
-    /// RFC 5044
-    #[value(name = "1")]
-    One,
-    /// RFC 6581: IRD, ORD and the ready-to-receive message are agreed on
-    #[value(name = "2")]
-    Two,
-    /// 2, and 1 on a new connection if the peer does not know 2
-    Auto,
-}
-
-/// The first message of the connecting end.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rtr {
-    /// A Send without data, which takes a receive of the peer's
-    Send,
-    /// An RDMA Write without data
-    Write,
-    /// An RDMA Read without data
-    Read,
-}
-
-/// Start-up of MPA, for commands with queue pairs that are connected to.
-#[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "MPA options")]
-pub struct MpaAcceptOptions {
-    /// Ask for CRCs of FPDUs; they are used if either end asks for them
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Switch::On)]
-    pub mpa_crc: Switch,
-
-    /// Ask the peer for markers
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Switch::Off)]
-    pub mpa_markers: Switch,
-
-    /// The only ready-to-receive message that is offered, or understood [default: write or read]
-    #[arg(long, value_enum, value_name = "KIND")]
-    pub rtr: Option<Rtr>,
-}
-
-/// The same, for commands that also connect.
-#[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "MPA options")]
-pub struct MpaOptions {
-    /// Either end's.
-    #[command(flatten)]
-    pub accept: MpaAcceptOptions,
-
-    /// Revision of the Request; an accepting end answers in that of the peer
-    #[arg(long, value_enum, value_name = "REVISION", default_value_t = MpaRevision::Two)]
-    pub mpa_revision: MpaRevision,
-}
-
-impl MpaAcceptOptions {
-    /// The adapter with these options.
-    #[must_use]
-    pub fn configure(&self, adapter: AdapterConfig) -> AdapterConfig {
-        let Self { mpa_crc, mpa_markers, rtr } = *self;
-        AdapterConfig {
-            crc: mpa_crc == Switch::On,
-            markers: mpa_markers == Switch::On,
-            rtr: match rtr {
-                None => adapter.rtr,
-                Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
-                Some(Rtr::Write) => RtrSet::only(RtrKind::Write),
-                Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
-            },
-            ..adapter
-        }
-    }
-}
-
-impl MpaOptions {
-    /// The adapter with these options.
-    #[must_use]
-    pub fn configure(&self, adapter: AdapterConfig) -> AdapterConfig {
-        let Self { accept, mpa_revision } = self;
-        AdapterConfig {
-            revision: match mpa_revision {
-                MpaRevision::One => Revision::One,
-                MpaRevision::Two | MpaRevision::Auto => Revision::Two,
-            },
-            retry_plain: *mpa_revision == MpaRevision::Auto,
-            ..accept.configure(adapter)
-        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use flue_node::{Error, NodeOptions, random_seed};
+use flue_adapter::{AdapterOptions, Error, NodeOptions, TransportOptions};
 use offload_engine::descriptor::watch;
-use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallbackThread, Deferral, SocketsConfig};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, CallbackThread, Deferral};
 use serde::Deserialize;
 
 /// How an adapter is to be opened. Without a node it is on kernel sockets.
@@ -62,20 +62,17 @@ impl Configuration {
     /// Opens the adapter.
     ///
     /// # Errors
-    /// As [`NodeOptions::open_ndk`] and [`ndk::open_sockets`].
-    pub(crate) fn open(&self) -> Result<Adapter, Error> {
+    /// As [`AdapterOptions::open`]; or the node has several queues.
+    pub(crate) fn open(self) -> Result<Adapter, Error> {
         watch().map_err(|error| Error::io("descriptors", &error))?;
-        let Some(node) = &self.node else {
-            let config = AdapterConfig { seed: random_seed()?.into(), ..self.adapter() };
-            return ndk::open_sockets(SocketsConfig::default(), config)
-                .map_err(|error| Error::io("kernel sockets", &error));
+        let config = self.adapter();
+        let transport = match self.node {
+            None => TransportOptions::default(),
+            Some(node) if node.queues == 1 => TransportOptions::Node(Box::new(node)),
+            Some(_) => return Err(Error::Option("queues: an adapter has one queue".into())),
         };
-        if node.queues != 1 {
-            return Err(Error::Option("queues: an adapter has one queue".into()));
-        }
-        let mut opened = node.open_ndk(self.adapter())?;
-        let (_, adapter) = opened.pop().expect("a queue has an adapter");
-        Ok(adapter)
+        let options = AdapterOptions { transport, ..AdapterOptions::default() };
+        Ok(options.open(config)?.adapters.swap_remove(0))
     }
 }
 

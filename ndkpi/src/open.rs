@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use flue_node::{Cause, Error};
+use flue_adapter::{Cause, Error};
 use offload_engine::descriptor::log_shortage;
 use rdma_over_tcp::ndk::{NDK_VERSION, NdkVersion, NtStatus};
 

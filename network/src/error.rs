@@ -61,13 +61,21 @@ impl Error {
     }
 }
 
+/// Writes the message of an error, and its remedy on a line of its own.
+///
+/// # Errors
+/// Those of the formatter.
+pub fn write(f: &mut fmt::Formatter<'_>, message: &str, hint: Option<&str>) -> fmt::Result {
+    f.write_str(message)?;
+    match hint {
+        Some(hint) => write!(f, "\n  hint: {hint}"),
+        None => Ok(()),
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        match &self.hint {
-            Some(hint) => write!(f, "\n  hint: {hint}"),
-            None => Ok(()),
-        }
+        write(f, &self.message, self.hint.as_deref())
     }
 }
 

@@ -12,7 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod environment;
-mod error;
+pub mod error;
 mod message;
 pub mod namespace;
 pub mod plumb;

@@ -89,8 +89,8 @@ impl From<Cause> for Kind {
     }
 }
 
-impl From<flue_node::Error> for Failure {
-    fn from(error: flue_node::Error) -> Self {
+impl From<flue_adapter::Error> for Failure {
+    fn from(error: flue_adapter::Error) -> Self {
         Self {
             kind: error.cause().into(),
             message: error.message().to_owned(),
@@ -101,30 +101,19 @@ impl From<flue_node::Error> for Failure {
 
 impl From<flue_network::Error> for Failure {
     fn from(error: flue_network::Error) -> Self {
-        flue_node::Error::from(error).into()
+        flue_adapter::Error::from(error).into()
     }
 }
 
 impl From<NetError> for Failure {
     fn from(error: NetError) -> Self {
-        flue_node::Error::from(error).into()
-    }
-}
-
-impl From<flue_control::Error> for Failure {
-    fn from(error: flue_control::Error) -> Self {
-        let flue_control::Error { message, hint } = error;
-        Self { hint: hint.map(Into::into), ..Self::work(message) }
+        flue_adapter::Error::from(error).into()
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        match &self.hint {
-            Some(hint) => write!(f, "\n  hint: {hint}"),
-            None => Ok(()),
-        }
+        flue_network::error::write(f, &self.message, self.hint.as_deref())
     }
 }
 

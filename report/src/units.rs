@@ -1,8 +1,8 @@
-//! Formatting of quantities: those of options ([`flue_node::units`]), and those of results.
+//! Formatting of quantities: those of options ([`flue_adapter::units`]), and those of results.
 
 use std::time::Duration;
 
-pub use flue_node::units::*;
+pub use flue_adapter::units::*;
 
 /// Three significant digits, at most five decimals, no prefix.
 pub fn three_digits(value: f64) -> String {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::Args;
-use flue_node::{MTU_DEFAULT_BYTES, QUEUES_MAX};
+use flue_adapter::{MTU_DEFAULT_BYTES, QUEUES_MAX};
 use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
 use rdma_over_tcp::ndk::{self, AdapterConfig, SocketsConfig};
 use serde::Serialize;

@@ -21,22 +21,24 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use flue_adapter::{
+    AdapterOptions, MpaAcceptOptions, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions,
+    Switch, TAP_DEFAULT, TransportOptions,
+    address_map::{AddressMapping, PortMapping},
+    control::place::ControlPlace,
+    launched::{Launch, LaunchedNode},
+    parse_interface, parse_receive_wait,
+};
 use flue_verbs_abi::settings;
-
-use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
-use flue_verbs_core::address::{AddressMapping, PortMapping};
 use host_stack::node::Progress;
 use rustix::fs::StatVfsMountFlags;
 
 use self::usage::Usage;
-use crate::{
-    failure::Failure,
-    options::{MpaRevision, NodeArgs, Rtr, Switch},
-    report::Console,
-};
+use crate::{failure::Failure, options::NodeArgs, report::Console};
 
 /// Directories that the dynamic loader searches first.
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
@@ -72,21 +74,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub verbose: bool,
 
-    /// Ask for CRCs of FPDUs; they are used if either end asks for them [default: on]
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
-    pub mpa_crc: Option<Switch>,
-
-    /// Ask the peer for markers [default: off]
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
-    pub mpa_markers: Option<Switch>,
-
-    /// Revision of the Request; an accepting end answers in that of the peer [default: 2]
-    #[arg(long, value_enum, value_name = "REVISION", help_heading = "MPA options")]
-    pub mpa_revision: Option<MpaRevision>,
-
-    /// The only ready-to-receive message that is offered, or understood [default: write or read]
-    #[arg(long, value_enum, value_name = "KIND", help_heading = "MPA options")]
-    pub rtr: Option<Rtr>,
+    /// Start-up of MPA.
+    #[command(flatten)]
+    pub mpa: MpaOptions,
 
     /// Atomics and immediate data (RFC 7306); MPA does not negotiate them, so both ends need it [default: off]
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
@@ -94,8 +84,8 @@ pub struct RunArgs {
 
     /// Time that a message waits until its receiver has posted a receive, as on InfiniBand; 0: it ends the connection
     /// [default: 30]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_wait, help_heading = "MPA options")]
-    pub receive_wait: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = parse_receive_wait, help_heading = "MPA options")]
+    pub receive_wait: Option<Duration>,
 
     /// With --tap: HOST, an address of the kernel, stands for NODE, an address of a node; repeat for more
     ///
@@ -133,50 +123,66 @@ fn parse_tap(text: &str) -> Result<String, String> {
 }
 
 impl RunArgs {
-    /// Variables that tell the library what the options ask for.
+    /// Returns the options of the library's adapter: those that are given, and otherwise those of `inherited`, which a
+    /// launcher around this one gave. `node`: that of the program; `None`: kernel sockets.
     ///
     /// # Errors
     /// A relative path cannot be made absolute: there is no working directory.
-    fn variables(&self) -> io::Result<Vec<(&'static str, OsString)>> {
-        let Self {
-            library: _,
-            log,
-            verbose: _,
-            mpa_crc,
-            mpa_markers,
-            mpa_revision,
-            rtr,
-            rfc7306,
-            receive_wait,
-            map,
-            port_map,
-            node: NodeArgs { node, control },
-            program: _,
-        } = self;
-        // The program may change its directory before it opens the device.
-        let path = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
-        let control = match control {
-            Some(none) if none.as_os_str() == "none" => Some(none.clone()),
-            control => path(control)?,
+    fn options(
+        &self,
+        inherited: AdapterOptions,
+        node: Option<LaunchedNode>,
+    ) -> io::Result<AdapterOptions> {
+        let NodeArgs { node: NodeOptions { pcap, .. }, control } = &self.node;
+        let transport = match (node, inherited.transport) {
+            (Some(node), _) => TransportOptions::Launched(Box::new(node)),
+            (None, TransportOptions::Sockets(sockets)) => {
+                let pcap = absolute(pcap)?.or(sockets.pcap);
+                TransportOptions::Sockets(SocketsOptions { pcap, ..sockets })
+            }
+            (None, _) => {
+                let pcap = absolute(pcap)?;
+                TransportOptions::Sockets(SocketsOptions { pcap, ..SocketsOptions::default() })
+            }
         };
-        let map: Vec<_> = map.iter().map(ToString::to_string).collect();
-        let port_map: Vec<_> = port_map.iter().map(ToString::to_string).collect();
-        // That of a node is in its options.
-        let pcap = if self.has_node() { None } else { path(&node.pcap)? };
-        let options = [
-            (settings::PCAP, pcap.map(PathBuf::into_os_string)),
-            (settings::LOG, path(log)?.map(PathBuf::into_os_string)),
-            (settings::MPA_CRC, mpa_crc.map(value)),
-            (settings::MPA_MARKERS, mpa_markers.map(value)),
-            (settings::MPA_REVISION, mpa_revision.map(value)),
-            (settings::RTR, rtr.map(value)),
-            (settings::RFC7306, rfc7306.map(value)),
-            (settings::RECEIVE_WAIT, receive_wait.map(|seconds| seconds.to_string().into())),
-            (settings::MAP, (!map.is_empty()).then(|| map.join(",").into())),
-            (settings::PORT_MAP, (!port_map.is_empty()).then(|| port_map.join(",").into())),
-            (settings::CONTROL, control.map(PathBuf::into_os_string)),
+        let control = match control {
+            Some(none) if none.as_os_str() == "none" => Some(ControlPlace::None),
+            control => absolute(control)?.map(ControlPlace::Path),
+        };
+        let mut map = inherited.map;
+        if !self.map.is_empty() {
+            map.addresses = self.map.clone();
+        }
+        if !self.port_map.is_empty() {
+            map.ports = self.port_map.clone();
+        }
+        Ok(AdapterOptions {
+            transport,
+            mpa: self.mpa.or(inherited.mpa),
+            rfc7306: self.rfc7306.or(inherited.rfc7306),
+            receive_wait: self.receive_wait.or(inherited.receive_wait),
+            map,
+            control: control.or(inherited.control),
+        })
+    }
+
+    /// Variables that would override the options that are given.
+    fn overrides(&self) -> impl Iterator<Item = &'static str> {
+        let MpaOptions { accept: MpaAcceptOptions { crc, markers, rtr }, revision } = self.mpa;
+        let variables = [
+            (settings::TAP, true),
+            (settings::PCAP, self.node.node.pcap.is_some()),
+            (settings::MPA_CRC, crc.is_some()),
+            (settings::MPA_MARKERS, markers.is_some()),
+            (settings::MPA_REVISION, revision.is_some()),
+            (settings::RTR, rtr.is_some()),
+            (settings::RFC7306, self.rfc7306.is_some()),
+            (settings::RECEIVE_WAIT, self.receive_wait.is_some()),
+            (settings::MAP, !self.map.is_empty()),
+            (settings::PORT_MAP, !self.port_map.is_empty()),
+            (settings::CONTROL, self.node.control.is_some()),
         ];
-        Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+        variables.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
     /// Whether the program is on a node.
@@ -223,31 +229,25 @@ impl RunArgs {
                 return Err(Failure::usage(format!("--map {one}: one of both is mapped already")));
             }
         }
-        let absolute = |path: &Option<PathBuf>| {
-            let made = path.as_deref().map(std::path::absolute).transpose();
-            made.map_err(|error| Failure::work(format!("the working directory: {error}")))
-        };
         // With a descriptor its name says nothing.
         let tap = if given.tap.is_empty() { TAP_DEFAULT } else { &given.tap };
         let node = NodeOptions {
             tap: tap.into(),
-            pcap: absolute(&given.pcap)?,
-            tcp_trace: absolute(&given.tcp_trace)?,
+            pcap: absolute(&given.pcap).map_err(no_directory)?,
+            tcp_trace: absolute(&given.tcp_trace).map_err(no_directory)?,
             ..given.clone()
         };
         Ok(Some(node.completed()?))
     }
 }
 
-fn parse_wait(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (0.0..=settings::RECEIVE_WAIT_MAX).contains(seconds));
-    seconds.ok_or_else(|| format!("expected seconds, up to {}", settings::RECEIVE_WAIT_MAX))
+/// Makes a path absolute: the program may change its directory before it opens the device.
+fn absolute(path: &Option<PathBuf>) -> io::Result<Option<PathBuf>> {
+    path.as_deref().map(std::path::absolute).transpose()
 }
 
-/// The word that clap reads for this value.
-fn value<T: ValueEnum>(value: T) -> OsString {
-    value.to_possible_value().map_or_else(OsString::new, |word| word.get_name().into())
+fn no_directory(error: io::Error) -> Failure {
+    Failure::work(format!("the working directory: {error}"))
 }
 
 /// Becomes the program, or with a node its parent.
@@ -260,17 +260,24 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     };
     let node = args.node()?;
     let library = find_library(args.library.as_deref())?;
-    let variables = args
-        .variables()
-        .map_err(|error| Failure::work(format!("the working directory: {error}")))?;
     let NodeOptions { pcap, tcp_trace, .. } = &args.node.node;
     let files = pcap.iter().chain(tcp_trace).chain(&args.log);
     files.into_iter().try_for_each(|file| check_writable(file))?;
     let mut command = command(&library, program)?;
-    command.args(arguments).envs(variables).env_remove(settings::TAP);
+    command.args(arguments);
     let launch = node.as_ref().map(Launch::prepare).transpose()?;
-    if let Some(launch) = &launch {
-        command.env(settings::TAP, launch.node.to_string());
+    let inherited = env::var(OPTIONS_VARIABLE).ok().and_then(|text| text.parse().ok());
+    let launched = launch.as_ref().map(|launch| launch.node.clone());
+    let options = args.options(inherited.unwrap_or_default(), launched).map_err(no_directory)?;
+    for name in args.overrides() {
+        command.env_remove(name);
+    }
+    match options == AdapterOptions::default() {
+        true => command.env_remove(OPTIONS_VARIABLE),
+        false => command.env(OPTIONS_VARIABLE, options.to_string()),
+    };
+    if let Some(log) = absolute(&args.log).map_err(no_directory)? {
+        command.env(settings::LOG, log);
     }
     let usage = args.verbose.then(Usage::new).transpose()?;
     if let Some(usage) = &usage {
@@ -372,6 +379,7 @@ fn list<'a>(elements: impl IntoIterator<Item = &'a OsStr>) -> OsString {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use flue_adapter::Rtr;
 
     use super::*;
 
@@ -395,24 +403,29 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_not_given_leave_the_environment_alone() {
-        assert_eq!(parse("flue true").variables().unwrap(), []);
+    fn options_that_are_not_given_are_those_of_the_environment() {
+        let none = parse("flue true");
+        assert!(none.overrides().eq([settings::TAP]));
+        let default = AdapterOptions::default;
+        assert_eq!(none.options(default(), None).unwrap(), default());
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
-                    --receive-wait 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --control none true";
-        let variables = parse(line).variables().unwrap();
-        let expected = [
-            (settings::PCAP, "/a"),
-            (settings::LOG, "/b"),
-            (settings::MPA_CRC, "off"),
-            (settings::MPA_MARKERS, "on"),
-            (settings::MPA_REVISION, "1"),
-            (settings::RTR, "read"),
-            (settings::RFC7306, "on"),
-            (settings::RECEIVE_WAIT, "0.5"),
-            (settings::MAP, "1.1.1.1=2.2.2.2,::1=::2"),
-            (settings::CONTROL, "none"),
-        ];
-        assert_eq!(variables, expected.map(|(name, value)| (name, OsString::from(value))));
+                    --receive-wait 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
+                    --control none true";
+        let all = parse(line);
+        assert_eq!(all.overrides().count(), 11);
+        let options = all.options(default(), None).unwrap();
+        let json = concat!(
+            r#"{"transport":{"sockets":{"pcap":"/a"}},"#,
+            r#""mpa":{"crc":"off","markers":"on","rtr":"read","revision":"1"},"#
+        );
+        assert!(options.to_string().starts_with(json), "{options}");
+        assert_eq!(options.to_string().parse::<AdapterOptions>().unwrap(), options);
+        assert_eq!(none.options(options.clone(), None).unwrap(), options);
+        let mixed = parse("flue --rtr send --receive-wait 0 true").options(options.clone(), None);
+        let mut expected = options;
+        expected.mpa.accept.rtr = Some(Rtr::Send);
+        expected.receive_wait = Some(Duration::ZERO);
+        assert_eq!(mixed.unwrap(), expected);
     }
 
     #[test]

@@ -150,7 +150,7 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
                 Listed { control, node: Some(node), connections, error: None }
             }
             Err(failure) => {
-                let error = Some(failure.message.clone());
+                let error = Some(failure.message().to_owned());
                 ended = ended.and_then(|()| Err(failure.into()));
                 Listed { control, node: None, connections: Vec::new(), error }
             }

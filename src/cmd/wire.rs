@@ -12,7 +12,7 @@ mod report;
 use std::{fmt, time::Duration};
 
 use clap::Args;
-use flue_node::{
+use flue_adapter::{
     Impairment, MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, parse_interface, random_seed, word,
 };
 use offload_engine::link::VnetMode;

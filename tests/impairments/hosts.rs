@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flue_node::NodeOptions;
+use flue_adapter::NodeOptions;
 use flue_test_support::netns::Namespace;
 use flue_test_support::switch::Switch;
 use host_stack::node::Node;

@@ -117,7 +117,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
     ];
     let constants = constants![
         flue_network::plumb::TXQUEUELEN_DEFAULT,
-        flue_node::units::DELAY_MAX,
+        flue_adapter::units::DELAY_MAX,
         host_stack::host::ADDRESSES_MAX,
         host_stack::host::BACKLOG_MAX,
         host_stack::host::CONNECTIONS_MAX,
@@ -284,6 +284,7 @@ const TRANSPORTS: &[&str] = &[
     "for {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX}, or for",
     "up to {rdma-over-tcp/src/transport/sockets/core.rs::RECEIVE_BYTES} per call to one buffer",
     "queries epoll every {rdma-over-tcp/src/transport/sockets/core.rs::HOT_POLLS}th time",
+    "checks every {offload-engine/src/runtime/progress.rs::DOZE} if it is needed",
     "nothing in {rdma-over-tcp/src/transport/sockets/core.rs::HOT_MISSES_MAX} passes",
     "awaited for up to {rdma-over-tcp/src/transport/sockets/core.rs::FIN_WAIT_MAX} |",
     "keep-alive probes after {rdma_over_tcp::rnic::KEEP_ALIVE_IDLE}, every \
@@ -295,7 +296,7 @@ const TRANSPORTS: &[&str] = &[
 
 const VERBS_TAP: &[&str] = &[
     "waits up to {verbs/core/src/device.rs::LINGER_LIMIT} for FINs",
-    "in shared memory, up to {node/src/launched/table.rs::CONNECTIONS_MAX}.",
+    "in shared memory, up to {adapter/src/launched/table.rs::CONNECTIONS_MAX}.",
 ];
 
 const VERBS: &[&str] = &["After {verbs/c/src/config.rs::END_WAIT} without progress"];
@@ -307,10 +308,10 @@ const SERVE: &[&str] = &[
 ];
 
 const JSON: &[&str] = &[
-    "at most {control/src/lib.rs::ROWS_MAX} connections after that handle",
-    "or after {control/src/lib.rs::MOVE_LIMIT} |",
-    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
-     a response {control/src/lib.rs::ANSWER_LIMIT}.",
+    "at most {adapter/src/control/mod.rs::ROWS_MAX} connections after that handle",
+    "or after {adapter/src/control/mod.rs::MOVE_LIMIT} |",
+    "A request has {adapter/src/control/mod.rs::REQUEST_BYTES_MAX} and {adapter/src/control/mod.rs::REQUEST_LIMIT}, \
+     a response {adapter/src/control/mod.rs::ANSWER_LIMIT}.",
 ];
 
 const ARCHITECTURE: &[&str] = &[
@@ -320,12 +321,13 @@ const ARCHITECTURE: &[&str] = &[
     "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments are sent.",
     "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} idle polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
-    "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
+    "core's lock for {adapter/src/control/mod.rs::LOOK_MAX} of them at a time",
 ];
 
 const DATA_PATH: &[&str] = &[
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} frames",
     "the engine cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
+    "except pieces of up to {rdma-over-tcp/src/rnic/stream/transmit/fpdus.rs::COPIED_PIECE_MAX},",
     "At {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} queued,",
     "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
 ];
@@ -372,10 +374,10 @@ const PERF: &[&str] = &[
 ];
 
 const SS: &[&str] = &[
-    "waits for up to {control/src/lib.rs::CLIENTS_MAX} clients",
-    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
-     a response {control/src/lib.rs::ANSWER_LIMIT}.",
-    "locks the node for {control/src/lib.rs::LOOK_MAX} connections at a time",
+    "waits for up to {adapter/src/control/mod.rs::CLIENTS_MAX} clients",
+    "A request has {adapter/src/control/mod.rs::REQUEST_BYTES_MAX} and {adapter/src/control/mod.rs::REQUEST_LIMIT}, \
+     a response {adapter/src/control/mod.rs::ANSWER_LIMIT}.",
+    "locks the node for {adapter/src/control/mod.rs::LOOK_MAX} connections at a time",
     "default: {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
 ];
 
@@ -403,7 +405,7 @@ const WIRE: &[&str] = &[
      at most for {offload_engine::link::REORDER_HOLD_MAX} |",
     "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
      {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} in flight in each direction, \
-     delay {flue_node::units::DELAY_MAX}, jitter",
+     delay {flue_adapter::units::DELAY_MAX}, jitter",
 ];
 
 /// A sentence with values in place of constants.

@@ -7,6 +7,9 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use flue_adapter::{
+    AdapterOptions, MpaRevision, OPTIONS_VARIABLE, Rtr, SocketsOptions, Switch, TransportOptions,
+};
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, find_tool, lacks};
 
@@ -24,7 +27,9 @@ fn launcher(scratch: &Scratch, options: &str, program: &[&str]) -> Command {
     command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
     // What tests/verbs/run sets, and the user may have set.
     for (name, _) in std::env::vars_os() {
-        let is_ours = name.to_str().is_some_and(|name| name.starts_with("FLUE_VERBS_"));
+        let is_ours = name
+            .to_str()
+            .is_some_and(|name| name.starts_with("FLUE_VERBS_") || name == OPTIONS_VARIABLE);
         if is_ours || name == "LD_LIBRARY_PATH" {
             command.env_remove(name);
         }
@@ -82,7 +87,7 @@ fn the_program_has_the_process_id_and_the_streams_of_the_launcher() {
 #[test]
 fn the_environment_has_the_library_in_front_and_the_options() {
     let scratch = Scratch::new();
-    let script = "env | grep -E '^(LD_LIBRARY_PATH|FLUE_VERBS_)'";
+    let script = "env | grep -E '^(LD_LIBRARY_PATH|FLUE_)'";
     let (_, out, _) =
         run(launcher(&scratch, "", &["sh", "-c", script]).env("LD_LIBRARY_PATH", "/x:/y"));
     let line = out.lines().next().expect("a line");
@@ -97,14 +102,30 @@ fn the_environment_has_the_library_in_front_and_the_options() {
     let mut command = launcher(&scratch, options, &["sh", "-c", script]);
     let (_, out, err) = run(command.current_dir(scratch.file("")));
     let here = scratch.file("");
-    for expected in [
-        "FLUE_VERBS_MPA_CRC=off".to_owned(),
-        "FLUE_VERBS_MPA_REVISION=auto".to_owned(),
-        format!("FLUE_VERBS_PCAP={}", here.join("%p.pcapng").display()),
-        format!("FLUE_VERBS_LOG={}", here.join("l").display()),
-    ] {
-        assert!(out.lines().any(|line| line == expected), "{expected}: {out}{err}");
-    }
+    let log = format!("FLUE_VERBS_LOG={}", here.join("l").display());
+    assert!(out.lines().any(|line| line == log), "{log}: {out}{err}");
+    let passed = |out: &str| -> AdapterOptions {
+        let line =
+            out.lines().find_map(|line| line.strip_prefix(OPTIONS_VARIABLE)?.strip_prefix('='));
+        line.unwrap_or_default().parse().unwrap_or_else(|error| panic!("{error}: {out}"))
+    };
+    let mut expected = AdapterOptions::default();
+    expected.mpa.accept.crc = Some(Switch::Off);
+    expected.mpa.revision = Some(MpaRevision::Auto);
+    let pcap = Some(here.join("%p.pcapng"));
+    expected.transport = TransportOptions::Sockets(SocketsOptions { pcap, seed: None });
+    assert_eq!(passed(&out), expected);
+
+    // Given options outrank the environment, and a launcher within a launcher keeps the others.
+    let options = "--rtr read --mpa-crc on";
+    let mut command = launcher(&scratch, options, &["sh", "-c", script]);
+    command.env(OPTIONS_VARIABLE, expected.to_string());
+    command.env("FLUE_VERBS_MPA_CRC", "off").env("FLUE_VERBS_RFC7306", "on");
+    let (_, out, err) = run(&mut command);
+    expected.mpa.accept.crc = Some(Switch::On);
+    expected.mpa.accept.rtr = Some(Rtr::Read);
+    assert_eq!(passed(&out), expected, "{err}");
+    assert!(!out.contains("FLUE_VERBS_MPA_CRC") && out.contains("FLUE_VERBS_RFC7306=on"), "{out}");
 }
 
 #[test]

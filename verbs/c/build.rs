@@ -1,9 +1,9 @@
-//! Gives the library its name, its symbol versions, and the exported stubs of `src/exports.rs`.
+//! Sets the name, the symbol versions and the exported stubs (`src/exports.rs`) of the library.
 //!
-//! rustc passes the linker an anonymous version script of its own. rust-lld, lld and mold accept a second one, whose
-//! nodes are empty, and stubs whose names carry versions. GNU ld refuses the pair ("anonymous version tag cannot be
-//! combined with other version tags"), and the build fails. So where rustc's default linker is GNU ld the build selects
-//! the rust-lld of the toolchain; a `-fuse-ld` in RUSTFLAGS follows that option and takes precedence.
+//! rustc passes an anonymous version script to the linker. rust-lld, lld and mold accept a second script, whose nodes
+//! are empty, and stubs whose names have versions. GNU ld rejects the pair ("anonymous version tag cannot be combined
+//! with other version tags"), and the build fails. So where rustc's default linker is GNU ld, the build selects the
+//! rust-lld of the toolchain. A `-fuse-ld` in RUSTFLAGS follows that option and takes precedence.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use flue_verbs_abi::symbols::{self, PRIVATE_VARIABLE, Symbol};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libflue_verbs.so");
-    // A program that lets go of it with dlclose(3) leaves the adapter's thread behind, and handlers of exit and fork.
+    // A dlclose(3) must not unload the library, whose thread and handlers of exit and fork remain.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let directory = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let script = directory.join("versions.map");
@@ -86,7 +86,7 @@ fn stub(name: &str, versions: &[Symbol]) -> String {
     format!("core::arch::global_asm!(\n{}{operand});\n", lines.concat())
 }
 
-/// Has the compiler driver link with the rust-lld of the toolchain.
+/// Selects the rust-lld of the toolchain as the linker of the compiler driver.
 fn select_rust_lld() {
     let rustc = env::var_os("RUSTC").expect("cargo sets RUSTC");
     let host = env::var("HOST").expect("cargo sets HOST");

@@ -6,7 +6,7 @@
 //! [`Tee`] wrap any link, in any order. An inner [`Tee`] records the frames on the wire, an outer one those of the
 //! engine.
 //!
-//! `docs/libraries/links.md` has the repository describes how to of a link, with a skeleton. A link around another link is a
+//! `docs/libraries/links.md` has the contract of a link, with a skeleton. A link around another link is a
 //! [`wrapper::LinkWrapper`], which implements only what differs.
 
 mod attach;

@@ -30,7 +30,7 @@ use std::{
 };
 
 use clap::Args;
-use flue_node::NodeOptions;
+use flue_adapter::NodeOptions;
 use offload_engine::state::MacAddress;
 use serde::Serialize;
 
@@ -41,7 +41,7 @@ use self::{
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
-    adapter::{Transport, TransportOptions},
+    adapter::{Transport, TransportArgs},
     control::place::ControlPlace,
     environment,
     failure::Failure,
@@ -116,7 +116,7 @@ pub struct LabArgs {
 
     /// What carries the queue pair.
     #[command(flatten)]
-    pub transport: TransportOptions,
+    pub transport: TransportArgs,
 
     /// Both nodes.
     #[command(flatten)]
@@ -420,7 +420,7 @@ mod tests {
         let config = resolve("--seed 5").unwrap();
         let [a, b] = config.nodes.each_ref().map(|setup| &setup.node);
         assert_eq!(a.addresses[0].to_string(), ADDRESS_A_DEFAULT);
-        assert_eq!(b.addresses[0].to_string(), flue_node::ADDRESS_DEFAULT);
+        assert_eq!(b.addresses[0].to_string(), flue_adapter::ADDRESS_DEFAULT);
         assert_ne!(a.mac(), b.mac());
         assert_eq!((a.seed(), b.seed()), (5, 6));
         assert_eq!(a.pcap.as_deref(), Some(Path::new(CAPTURE_DEFAULT)));

@@ -20,7 +20,7 @@ use std::{
 };
 
 use clap::Args;
-use flue_node::OpenLinks;
+use flue_adapter::{AdapterOptions, OpenLinks, SocketsOptions, TransportOptions};
 use host_stack::{
     node::{Node, WaitError},
     stream::OffloadState,
@@ -44,13 +44,13 @@ use super::{
     session::Session,
 };
 use crate::{
-    adapter::{OpenAdapter, SocketsSetup, Transport},
+    adapter::Transport,
     control::{
         message::NodeName,
         server::{self, Control},
     },
     failure::Failure,
-    options::Quietness,
+    options::{NodeSetup, Quietness},
     waker::Waker,
 };
 
@@ -226,14 +226,16 @@ impl LabNode {
     ) -> Result<Self, Failure> {
         session.open_cable()?;
         let plan = session.plan();
-        let setup = SocketsSetup {
-            transport: Transport::Kernel,
-            pcap: plan.setup.node.pcap.clone(),
-            seed: plan.setup.node.seed(),
-            control: plan.setup.control.clone(),
+        let NodeSetup { node, control } = &plan.setup;
+        let sockets = SocketsOptions { pcap: node.pcap.clone(), seed: node.seed };
+        let options = AdapterOptions {
+            transport: TransportOptions::Sockets(sockets),
+            control: Some(control.clone()),
+            ..AdapterOptions::default()
         };
         let config = AdapterConfig { fpdu_size: FpduSize::Max, ..AdapterConfig::default() };
-        let OpenAdapter { adapter, control } = setup.open(config)?;
+        let adapter = options.open(config)?.adapters.swap_remove(0);
+        let control = options.serve(vec![adapter.clone()])?;
         Self::with_queue_pair(plan, (None, adapter), control, (FpduCut::SuperSegment, None))
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use flue_node::OpenLinks;
+use flue_adapter::OpenLinks;
 use host_stack::stream::OffloadState;
 use rustix::thread::gettid;
 

@@ -126,7 +126,7 @@ impl Kind {
 
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&flue_node::word(*self))
+        f.write_str(&flue_adapter::word(*self))
     }
 }
 

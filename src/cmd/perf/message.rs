@@ -30,7 +30,7 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The version of this protocol.
 pub const VERSION: u16 = 2;
 /// Most queues of an end.
-const QUEUES_MAX: usize = flue_node::QUEUES_MAX as usize;
+const QUEUES_MAX: usize = flue_adapter::QUEUES_MAX as usize;
 /// Bytes of an [`Opening`].
 pub const OPENING_BYTES: usize = 24;
 /// How an opening begins.

@@ -18,7 +18,7 @@ mod tcp;
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, ValueEnum};
-use flue_node::{random_seed, word};
+use flue_adapter::{AdapterOptions, random_seed, word};
 use host_stack::{node::Progress, socket::OffloadPolicy};
 use rdma_over_tcp::ndk::ListenerConfig;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ use self::{
     report::{Reporter, Telling},
 };
 use crate::{
-    adapter::{AdapterSetup, SocketsSetup, Transport},
+    adapter::{self, Transport},
     failure::Failure,
     host::HostAddress,
     options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, QueueOptions, Quietness, Rtr},
@@ -214,7 +214,6 @@ pub(crate) struct Plan {
     pub(crate) one_off: bool,
     pub(crate) stack: StackName,
     pub(crate) waiting: Waiting,
-    pub(crate) mpa: MpaOptions,
     pub(crate) listen: ListenerConfig,
     /// Of this end's connections with each other.
     pub(crate) session: u64,
@@ -309,19 +308,18 @@ impl PerfArgs {
             one_off: self.one_off,
             stack: self.stack,
             waiting: self.wait.unwrap_or(by_progress),
-            mpa: self.mpa,
             listen: self.listen.config(),
             session: random_seed()?,
         })
     }
 
-    fn adapter_setup(&self, plan: &Plan) -> Result<AdapterSetup, Failure> {
+    fn adapter(&self, plan: &Plan) -> Result<AdapterOptions, Failure> {
         match self.stack {
             StackName::Kernel => {
-                Ok(AdapterSetup::Kernel(SocketsSetup::resolve(&self.node, self.queues)?))
+                adapter::resolve(&self.node, self.queues, Transport::Kernel, self.mpa)
             }
             StackName::Flue | StackName::Smoltcp => {
-                Ok(AdapterSetup::Tap(Box::new(self.node_setup(plan)?)))
+                Ok(adapter::on_node(self.node_setup(plan)?, self.mpa))
             }
         }
     }
@@ -382,9 +380,9 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let ended = args.plan().and_then(|plan| {
         reporter.plan(&plan, args.node.node.progress);
         if plan.kind.is_rdma() {
-            let setup = args.adapter_setup(&plan)?;
-            console.config(&setup);
-            rdma::run(&plan, &setup, &mut reporter, console)
+            let options = args.adapter(&plan)?;
+            adapter::show(&options, console);
+            rdma::run(&plan, &options, &mut reporter, console)
         } else if plan.stack == StackName::Kernel {
             tcp::run_kernel(&plan, &mut reporter, console)
         } else {

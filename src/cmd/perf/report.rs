@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use flue_node::{NodeOptions, word};
+use flue_adapter::{NodeOptions, word};
 use host_stack::node::Progress;
 use serde::Serialize;
 

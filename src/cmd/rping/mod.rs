@@ -15,7 +15,7 @@ use clap::Args;
 
 use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
 use crate::{
-    adapter::TransportOptions,
+    adapter::TransportArgs,
     failure::Failure,
     host::HostAddress,
     options::{MpaOptions, NodeArgs, QueueOptions, Quietness},
@@ -85,7 +85,7 @@ pub struct RpingArgs {
 
     /// What carries its connection.
     #[command(flatten)]
-    pub transport: TransportOptions,
+    pub transport: TransportArgs,
 
     /// The queues of its TAP; the connection is the first one's.
     #[command(flatten)]

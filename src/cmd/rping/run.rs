@@ -18,7 +18,7 @@ use super::{
     wire::{ADVERT_BYTES, Advert},
 };
 use crate::{
-    adapter::{AdapterSetup, OpenAdapter, Waiter},
+    adapter::{self, OpenAdapter, Waiter},
     failure::Failure,
     options::Rtr,
     report::Console,
@@ -53,12 +53,11 @@ enum Side {
 /// The node or the connection could not be had, the peer broke the rules, or data differs.
 pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let role = args.role()?;
-    let setup = AdapterSetup::resolve(&args.node, args.queues, args.transport)?;
-    console.config(&setup);
-    let adapter = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
-    let adapter = args.mpa.configure(adapter);
+    let options = adapter::resolve(&args.node, args.queues, args.transport.transport, args.mpa)?;
+    adapter::show(&options, console);
+    let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
     // The one connection is the first queue's.
-    let opened = OpenAdapter::open(&setup, adapter)?;
+    let opened = OpenAdapter::open(&options, config)?;
     opened.interruptible(|waiter| {
         let mut run = Run::new(args, waiter, &opened.adapter)?;
         let ended = match role {

@@ -22,7 +22,7 @@ use std::{
     thread,
 };
 
-use flue_node::launched::Launch;
+use flue_adapter::launched::Launch;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{

@@ -11,15 +11,15 @@ mod run;
 
 use std::net::SocketAddr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use self::offer::Region;
 use crate::{
-    adapter::TransportOptions,
+    adapter::TransportArgs,
     cmd::perf::kind::parse_size,
     failure::Failure,
     host::HostAddress,
-    options::{ListenOptions, MpaAcceptOptions, NodeArgs, QueueOptions, Quietness},
+    options::{ListenOptions, MpaAcceptOptions, NodeArgs, QueueOptions, Quietness, Switch},
     report::Console,
 };
 
@@ -31,15 +31,6 @@ pub const CONNECTIONS_MAX: usize = 64;
 pub const RECEIVES_MAX: u16 = 1024;
 /// Reads and atomics of a peer at once: the adapter's limit.
 pub const IRD_MAX: u16 = 128;
-
-/// Whether something is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Switch {
-    /// Not in use
-    Off,
-    /// In use
-    On,
-}
 
 /// Offer memory to RDMA Write, Read and atomics, receive Sends, and log what happens
 ///
@@ -114,7 +105,7 @@ pub struct ServeArgs {
 
     /// What carries its connections.
     #[command(flatten)]
-    pub transport: TransportOptions,
+    pub transport: TransportArgs,
 
     /// The queues of its TAP; the connections are the first one's.
     #[command(flatten)]

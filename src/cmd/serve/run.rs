@@ -11,6 +11,7 @@ use std::{
     thread,
 };
 
+use flue_adapter::AdapterOptions;
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, Begun, ConnectCause, Connector, Cq, Data, DisconnectReason, Ended,
     FpduSize, Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
@@ -25,12 +26,12 @@ use rustix::{
 };
 
 use super::{
-    CONNECTIONS_MAX, ServeArgs, Switch,
+    CONNECTIONS_MAX, ServeArgs,
     event::{Event, hex},
     offer::{self, Offered, Region},
 };
 use crate::{
-    adapter::{AdapterSetup, OpenAdapter, Waiter},
+    adapter::{self, OpenAdapter, Waiter},
     failure::Failure,
     report::Console,
 };
@@ -46,16 +47,12 @@ const PRIVATE_DATA_MAX: usize = 512;
 
 /// Runs the command.
 pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let setup = AdapterSetup::resolve(&args.node, args.queues, args.transport)?;
-    console.config(&setup);
-    let adapter = AdapterConfig {
-        fpdu_size: FpduSize::Emss,
-        rfc7306: args.rfc7306 == Switch::On,
-        ..AdapterConfig::default()
-    };
-    let adapter = args.mpa.configure(adapter);
+    let options = adapter::resolve(&args.node, args.queues, args.transport.transport, args.mpa)?;
+    let options = AdapterOptions { rfc7306: Some(args.rfc7306), ..options };
+    adapter::show(&options, console);
+    let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
     // The connections are the first queue's.
-    let opened = OpenAdapter::open(&setup, adapter)?;
+    let opened = OpenAdapter::open(&options, config)?;
     opened.interruptible(|waiter| {
         let ended =
             Server::new(args, waiter, &opened.adapter).and_then(|server| server.serve(console));

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use flue_node::word;
+use flue_adapter::word;
 
 use crate::{
     control::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use flue_node::{Impairment, parse_burst, parse_nanos};
+use flue_adapter::{Impairment, parse_burst, parse_nanos};
 
 use crate::units::{BitRate, ParseError, Percent, QueueSize};
 

@@ -9,9 +9,9 @@ use std::{
 };
 
 use clap::Parser;
+use flue_adapter::{AdapterOptions, NodeOptions, TransportOptions};
 use flue_hostile::server::{Server, adapter_config};
-use flue_node::NodeOptions;
-use rdma_over_tcp::ndk::{Adapter, SocketsConfig, open_sockets};
+use rdma_over_tcp::ndk::Adapter;
 
 #[derive(Parser)]
 struct Arguments {
@@ -25,13 +25,13 @@ struct Arguments {
     port: u16,
 }
 
-fn open(arguments: &Arguments) -> Result<Adapter, Box<dyn std::error::Error>> {
-    if arguments.kernel {
-        return Ok(open_sockets(SocketsConfig::default(), adapter_config())?);
-    }
-    let mut opened = arguments.node.open_ndk(adapter_config())?;
-    let (_, adapter) = opened.pop().ok_or("a TAP without a queue")?;
-    Ok(adapter)
+fn open(arguments: &Arguments) -> Result<Adapter, flue_adapter::Error> {
+    let transport = match arguments.kernel {
+        true => TransportOptions::default(),
+        false => TransportOptions::Node(Box::new(arguments.node.clone())),
+    };
+    let options = AdapterOptions { transport, ..AdapterOptions::default() };
+    Ok(options.open(adapter_config())?.adapters.swap_remove(0))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {

@@ -23,7 +23,7 @@
 //! | [`icmp`] | messages of a network that a frame does not fit through |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
-//! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
+//! | [`tcp_validator`] | whether what a host sends is what one legal TCP stack would send |
 //! | [`ranges`] | sets of bytes of a stream |
 //! | [`load`] | another run where a busy machine has spoilt a count |
 //! | [`mod@tgtadm`] | configuration of a tgtd |

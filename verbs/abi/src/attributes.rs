@@ -1,6 +1,6 @@
-//! What programs ask for and are told: limits and properties of devices, ports, queue pairs and queues.
+//! Limits and properties of devices, ports, queue pairs and queues.
 //!
-//! Nothing here points to an object of the library.
+//! These structures have no pointer to an object of the library.
 
 use core::ffi::{c_char, c_int, c_uint};
 
@@ -183,7 +183,7 @@ c_structs! {
         traffic_class: u8,
     }
 
-    /// Address of a datagram's receiver.
+    /// Address of the destination of a datagram.
     ibv_ah_attr {
         grh: ibv_global_route,
         dlid: u16,
@@ -194,7 +194,7 @@ c_structs! {
         port_num: u8,
     }
 
-    /// Depths of a queue pair. Creation writes back what there is.
+    /// Depths of a queue pair. Creation writes back the actual values.
     ibv_qp_cap {
         max_send_wr: u32,
         max_recv_wr: u32,

@@ -35,7 +35,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Port space of an id; iWARP has TCP's only.
+    /// Port space of an id; iWARP supports that of TCP only.
     rdma_port_space(u32) {
         RDMA_PS_IPOIB = 0x0002,
         RDMA_PS_TCP = 0x0106,
@@ -51,9 +51,9 @@ c_constants! {
         RAI_NUMERICHOST = 2,
         RAI_NOROUTE = 4,
         RAI_FAMILY = 8,
-        /// Of `responder_resources`: the most that the device has.
+        /// `responder_resources`: the maximum of the device.
         RDMA_MAX_RESP_RES = 0xff,
-        /// Of `initiator_depth`: the most that the device has.
+        /// `initiator_depth`: the maximum of the device.
         RDMA_MAX_INIT_DEPTH = 0xff,
         RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1,
         RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 2,
@@ -77,9 +77,9 @@ c_constants! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
-    /// Of connections.
+    /// Connections.
     pub conn: rdma_conn_param,
-    /// Of datagrams.
+    /// Datagrams.
     pub ud: rdma_ud_param,
 }
 
@@ -128,13 +128,13 @@ c_structs! {
         preference: u8,
     }
 
-    /// A channel of connection events.
+    /// Channel of connection events.
     rdma_event_channel {
-        /// Readable while an event waits.
+        /// Descriptor, readable while an event is queued.
         fd: c_int,
     }
 
-    /// A communication identifier: an RDMA socket.
+    /// Communication identifier: the RDMA counterpart of a socket.
     rdma_cm_id {
         verbs: *mut ibv_context,
         channel: *mut rdma_event_channel,
@@ -143,7 +143,7 @@ c_structs! {
         route: rdma_route,
         ps: rdma_port_space,
         port_num: u8,
-        /// Of a synchronous id: the event that its last call has waited for.
+        /// Event of the last call of a synchronous id.
         event: *mut rdma_cm_event,
         send_cq_channel: *mut ibv_comp_channel,
         send_cq: *mut ibv_cq,
@@ -176,7 +176,7 @@ c_structs! {
         qkey: u32,
     }
 
-    /// An event of an id.
+    /// Event of an id.
     rdma_cm_event {
         id: *mut rdma_cm_id,
         listen_id: *mut rdma_cm_id,
@@ -185,7 +185,7 @@ c_structs! {
         param: rdma_cm_event_param,
     }
 
-    /// Addresses that a name stands for.
+    /// Addresses to which a name resolves.
     rdma_addrinfo {
         ai_flags: c_int,
         ai_family: c_int,

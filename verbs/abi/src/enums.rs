@@ -32,7 +32,7 @@ c_enum! {
         IBV_NODE_CA = 1,
         IBV_NODE_SWITCH = 2,
         IBV_NODE_ROUTER = 3,
-        /// An iWARP adapter.
+        /// iWARP adapter.
         IBV_NODE_RNIC = 4,
         IBV_NODE_USNIC = 5,
         IBV_NODE_USNIC_UDP = 6,
@@ -64,7 +64,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Path MTU. 0 stands for none.
+    /// Path MTU. 0: none.
     ibv_mtu(u32) {
         IBV_MTU_256 = 1,
         IBV_MTU_512 = 2,
@@ -143,7 +143,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Operation that a work completion belongs to.
+    /// Opcode of a work completion.
     ibv_wc_opcode(u32) {
         IBV_WC_SEND = 0,
         IBV_WC_RDMA_WRITE = 1,
@@ -154,7 +154,7 @@ c_enum! {
         IBV_WC_LOCAL_INV = 6,
         IBV_WC_TSO = 7,
         IBV_WC_ATOMIC_WRITE = 9,
-        /// A bit that all receives have.
+        /// Bit that is set in all opcodes of receives.
         IBV_WC_RECV = 128,
         IBV_WC_RECV_RDMA_WITH_IMM = 129,
     }
@@ -274,7 +274,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Answer of `ibv_is_fork_initialized`.
+    /// Result of `ibv_is_fork_initialized`.
     ibv_fork_status(u32) {
         IBV_FORK_DISABLED = 0,
         IBV_FORK_ENABLED = 1,
@@ -283,14 +283,14 @@ c_enum! {
 }
 
 c_enum! {
-    /// Errors of `ibv_rereg_mr`: which of the two registrations is left.
+    /// Errors of `ibv_rereg_mr`: which registration remains valid.
     ibv_rereg_mr_err_code(i32) {
-        /// The old one is valid.
+        /// The old registration is valid.
         IBV_REREG_MR_ERR_INPUT = -1,
         /// The region is valid, but pages could not be excluded from fork.
         IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
         IBV_REREG_MR_ERR_DO_FORK_OLD = -3,
-        /// The region is not valid any more.
+        /// The region is invalid.
         IBV_REREG_MR_ERR_CMD = -4,
         IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
     }
@@ -330,7 +330,7 @@ c_constants! {
         IBV_ACCESS_REMOTE_READ = 1 << 2,
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
         IBV_ACCESS_MW_BIND = 1 << 4,
-        /// The base of the region's addresses is 0.
+        /// Addresses relative to the first byte of the region.
         IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_ON_DEMAND = 1 << 6,
         IBV_ACCESS_HUGETLB = 1 << 7,

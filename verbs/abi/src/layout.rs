@@ -1,18 +1,18 @@
-//! Macros that declare C structures and constants, and remember them for the comparison with the headers. Another C
-//! interface of the workspace describes its structures by [`layouts`](crate::layouts), too.
+//! Macros that declare C structures and constants, with a list of them for the comparison with the headers. The C
+//! interface of NDKPI describes its structures with [`layouts`](crate::layouts), too.
 
-/// Size of a structure and places of its members, in octets.
+/// Size of a structure and offsets of its members, in octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Name of the structure or union, without the keyword.
     pub name: &'static str,
-    /// Its size.
+    /// Size.
     pub size: usize,
     /// Members in the order of their declaration.
     pub members: &'static [Member],
 }
 
-/// Place of one member.
+/// Offset and size of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Name in Rust; a raw identifier where C's name is a keyword.
@@ -62,7 +62,7 @@ macro_rules! c_structs {
             }
 
             impl $name {
-                /// All octets zero: null pointers, absent functions, numbers 0.
+                /// All octets 0: null pointers, absent functions, numbers 0.
                 #[must_use]
                 pub const fn zeroed() -> Self {
                     // SAFETY: members are integers, raw pointers, optional functions, C arrays, and structures or

@@ -1,14 +1,14 @@
-//! The binary interface of libibverbs and librdmacm on LP64 Linux, as data.
+//! Binary interface of libibverbs and librdmacm on LP64 Linux, as data.
 //!
-//! [`enums`], [`attributes`] and [`objects`] are the part of `infiniband/verbs.h` that programs see in memory, [`cm`]
-//! that of `rdma/rdma_cma.h`, [`symbols`] the list of exported functions with their versions. Names are those of the C
-//! headers, so that a reader of their manual pages finds them; enums are newtypes, because a program may pass any
-//! value.
+//! [`enums`], [`attributes`] and [`objects`] have the memory layout of `infiniband/verbs.h`, [`cm`] that of
+//! `rdma/rdma_cma.h`, [`symbols`] the list of exported functions with their versions. Names are those of the C headers
+//! and their manual pages. Enumerations are newtypes, because a program may pass any value.
 //!
-//! [`settings`] names the environment variables by which `flue run` configures the library.
+//! [`settings`] has the environment variables by which `flue run` configures the library.
 //!
-//! Sizes and offsets are asserted at compile time (x86-64), and a test compares every structure and constant with
-//! the installed headers. Callers keep these structures on their stacks: one octet too many overwrites theirs.
+//! Sizes and offsets are asserted at compile time (x86-64), and a test compares every structure and constant with the
+//! installed headers. Callers allocate these structures on their stacks, so a structure that is too long overwrites
+//! other variables.
 #![no_std]
 #![allow(non_camel_case_types, reason = "the names of the C headers")]
 

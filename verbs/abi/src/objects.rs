@@ -1,6 +1,6 @@
-//! Objects, the tables of functions that inline functions of `infiniband/verbs.h` call, and work requests.
+//! Objects, tables of functions that inline functions of `infiniband/verbs.h` call, and work requests.
 //!
-//! One file, since they point to each other in circles: a context's table takes queues, which point to their context.
+//! One file, since the types refer to each other: a context's table takes queues, which point to their context.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -16,43 +16,43 @@ use crate::enums::{
     ibv_wr_opcode,
 };
 
-/// A member that no inline function calls, or whose operation this device lacks: always null.
+/// Member that no inline function calls, or whose operation this device does not support: always null.
 pub type Absent = Option<unsafe extern "C" fn()>;
 
-/// Value of `ibv_context::abi_compat` that tells inline functions that a `verbs_context` lies around the context.
+/// Value of `ibv_context::abi_compat` for a context that is embedded in a `verbs_context`.
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
-/// Tag-matching, XRC, receive-side scaling and device memory have no structures here: the device has none of them.
+/// Tag matching, XRC, receive-side scaling and device memory have no structures: the device does not support them.
 pub type Opaque = c_void;
 
 /// Object of an asynchronous event, by its type.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_element {
-    /// For events of completion queues.
+    /// Completion queue events.
     pub cq: *mut ibv_cq,
-    /// For events of queue pairs.
+    /// Queue pair events.
     pub qp: *mut ibv_qp,
-    /// For events of shared receive queues.
+    /// Shared receive queue events.
     pub srq: *mut ibv_srq,
-    /// For events of ports.
+    /// Port events.
     pub port_num: c_int,
 }
 
-/// Target of a request, by its opcode and the queue pair's type.
+/// Target of a request, by its opcode and the type of the queue pair.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_target {
-    /// Of Read and Write.
+    /// Read and Write.
     pub rdma: ibv_send_wr_rdma,
-    /// Of atomic operations.
+    /// Atomic operations.
     pub atomic: ibv_send_wr_atomic,
-    /// Of datagrams.
+    /// Datagrams.
     pub ud: ibv_send_wr_ud,
 }
 
 c_structs! {
-    /// A device. Providers look behind it, so allocate 1 KiB of zeroed memory.
+    /// Device. Providers read memory after it, so 1 KiB of zeroed memory must be allocated.
     ibv_device {
         _ops: [*mut c_void; 2],
         node_type: ibv_node_type,
@@ -63,7 +63,7 @@ c_structs! {
         ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
     }
 
-    /// Functions that inline functions call without a look for null.
+    /// Functions that inline functions call without a null check.
     ibv_context_ops {
         _compat_query_device: Absent,
         _compat_query_port: Absent,
@@ -72,7 +72,7 @@ c_structs! {
         _compat_reg_mr: Absent,
         _compat_rereg_mr: Absent,
         _compat_dereg_mr: Absent,
-        /// The one that may be null.
+        /// May be null.
         alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, ibv_mw_type) -> *mut ibv_mw>,
         bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
         dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
@@ -101,12 +101,12 @@ c_structs! {
         _compat_async_event: Absent,
     }
 
-    /// An open device as programs see it.
+    /// Open device, as programs use it.
     ibv_context {
         device: *mut ibv_device,
         ops: ibv_context_ops,
         cmd_fd: c_int,
-        /// Readable while an asynchronous event waits.
+        /// Descriptor, readable while an asynchronous event is queued.
         async_fd: c_int,
         num_comp_vectors: c_int,
         mutex: pthread_mutex_t,
@@ -114,7 +114,7 @@ c_structs! {
         abi_compat: *mut c_void,
     }
 
-    /// An open device as inline functions see it. Grows at its front: programs compare `sz`.
+    /// Open device, as inline functions use it. It grows at its front: programs compare `sz`.
     verbs_context {
         query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
         advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
@@ -171,13 +171,13 @@ c_structs! {
         context: ibv_context,
     }
 
-    /// A protection domain.
+    /// Protection domain.
     ibv_pd {
         context: *mut ibv_context,
         handle: u32,
     }
 
-    /// A thread domain.
+    /// Thread domain.
     ibv_td {
         context: *mut ibv_context,
     }
@@ -192,7 +192,7 @@ c_structs! {
         pd_context: *mut c_void,
     }
 
-    /// A memory region.
+    /// Memory region.
     ibv_mr {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
@@ -203,7 +203,7 @@ c_structs! {
         rkey: u32,
     }
 
-    /// A memory window.
+    /// Memory window.
     ibv_mw {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
@@ -227,7 +227,7 @@ c_structs! {
         bind_info: ibv_mw_bind_info,
     }
 
-    /// Device memory; the device has none.
+    /// Device memory, which is not supported.
     ibv_dm {
         context: *mut ibv_context,
         memcpy_to_dm: Absent,
@@ -236,22 +236,22 @@ c_structs! {
         handle: u32,
     }
 
-    /// An address handle; for datagrams only.
+    /// Address handle, for datagrams only.
     ibv_ah {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
         handle: u32,
     }
 
-    /// A channel of completion events.
+    /// Channel of completion events.
     ibv_comp_channel {
         context: *mut ibv_context,
-        /// Readable while an event waits.
+        /// Descriptor, readable while an event is queued.
         fd: c_int,
         refcnt: c_int,
     }
 
-    /// A completion queue. Allocate [`ibv_cq_ex`] for each.
+    /// Completion queue. The library allocates [`ibv_cq_ex`] for each.
     ibv_cq {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
@@ -264,7 +264,7 @@ c_structs! {
         async_events_completed: u32,
     }
 
-    /// A completion queue with functions that poll and read it entry by entry. Begins as [`ibv_cq`] does.
+    /// Completion queue with functions that poll and read it entry by entry. Its first members are those of [`ibv_cq`].
     ibv_cq_ex {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
@@ -276,9 +276,9 @@ c_structs! {
         comp_events_completed: u32,
         async_events_completed: u32,
         comp_mask: u32,
-        /// Of the entry polled last.
+        /// Value of the entry polled last.
         status: ibv_wc_status,
-        /// Of the entry polled last.
+        /// Value of the entry polled last.
         wr_id: u64,
         start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int>,
         next_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int>,
@@ -312,7 +312,7 @@ c_structs! {
         parent_domain: *mut ibv_pd,
     }
 
-    /// A shared receive queue.
+    /// Shared receive queue.
     ibv_srq {
         context: *mut ibv_context,
         srq_context: *mut c_void,
@@ -347,7 +347,7 @@ c_structs! {
         tm_cap: ibv_tm_cap,
     }
 
-    /// A queue pair. Allocate [`ibv_qp_ex`] for each.
+    /// Queue pair. The library allocates [`ibv_qp_ex`] for each.
     ibv_qp {
         context: *mut ibv_context,
         qp_context: *mut c_void,
@@ -364,7 +364,7 @@ c_structs! {
         events_completed: u32,
     }
 
-    /// A queue pair with functions that build work requests.
+    /// Queue pair with functions that build work requests.
     ibv_qp_ex {
         qp_base: ibv_qp,
         comp_mask: u64,
@@ -395,7 +395,7 @@ c_structs! {
         wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
     }
 
-    /// Input of `ibv_create_qp`, in and out.
+    /// Input and output of `ibv_create_qp`.
     ibv_qp_init_attr {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,
@@ -414,7 +414,7 @@ c_structs! {
         rx_hash_fields_mask: u64,
     }
 
-    /// Input of `create_qp_ex`, in and out. `comp_mask` lies in the padding of [`ibv_qp_init_attr`].
+    /// Input and output of `create_qp_ex`. `comp_mask` is in the padding of [`ibv_qp_init_attr`].
     ibv_qp_init_attr_ex {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,
@@ -440,7 +440,7 @@ c_structs! {
         length: usize,
     }
 
-    /// A scatter/gather element.
+    /// Scatter/gather element.
     ibv_sge {
         addr: u64,
         length: u32,
@@ -461,7 +461,7 @@ c_structs! {
         rkey: u32,
     }
 
-    /// Receiver of a datagram.
+    /// Destination of a datagram.
     ibv_send_wr_ud {
         ah: *mut ibv_ah,
         remote_qpn: u32,
@@ -475,7 +475,7 @@ c_structs! {
         bind_info: ibv_mw_bind_info,
     }
 
-    /// A send work request.
+    /// Send work request.
     ibv_send_wr {
         wr_id: u64,
         next: *mut ibv_send_wr,
@@ -483,16 +483,16 @@ c_structs! {
         num_sge: c_int,
         opcode: ibv_wr_opcode,
         send_flags: c_uint,
-        /// Immediate data in network order; or, of requests that invalidate, the rkey in host order.
+        /// Immediate data in network order; for requests that invalidate, the rkey in host order.
         imm_data: u32,
         wr: ibv_send_wr_target,
         /// Remote SRQ of XRC.
         qp_type: u32,
-        /// Also the place of the header of a segmented raw packet, which the device has not.
+        /// Also for the header of a segmented raw packet, which is not supported.
         bind_mw: ibv_send_wr_bind_mw,
     }
 
-    /// A receive work request.
+    /// Receive work request.
     ibv_recv_wr {
         wr_id: u64,
         next: *mut ibv_recv_wr,
@@ -500,14 +500,14 @@ c_structs! {
         num_sge: c_int,
     }
 
-    /// A work completion.
+    /// Work completion.
     ibv_wc {
         wr_id: u64,
         status: ibv_wc_status,
         opcode: ibv_wc_opcode,
         vendor_err: u32,
         byte_len: u32,
-        /// Immediate data in network order; or, with `IBV_WC_WITH_INV`, the invalidated rkey in host order.
+        /// Immediate data in network order; with `IBV_WC_WITH_INV`, the invalidated rkey in host order.
         imm_data: u32,
         qp_num: u32,
         src_qp: u32,
@@ -518,7 +518,7 @@ c_structs! {
         dlid_path_bits: u8,
     }
 
-    /// An asynchronous event.
+    /// Asynchronous event.
     ibv_async_event {
         element: ibv_async_element,
         event_type: ibv_event_type,

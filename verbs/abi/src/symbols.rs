@@ -1,8 +1,8 @@
 //! Exported symbols and their versions: the source of the version script and of the exported stubs of the library.
 //!
-//! Programs are linked with immediate binding: every symbol that they import must exist when they start, even if they
-//! never call it. The bodies of `IBVERBS_1.0` that have a successor in `IBVERBS_1.1` use structures of 2005 and are not
-//! offered: a program that binds them does not start.
+//! Programs are linked with immediate binding: every imported symbol must exist at startup, even if it is never called.
+//! The functions of `IBVERBS_1.0` that have a successor in `IBVERBS_1.1` use structures of 2005 and are not exported: a
+//! program that binds them does not start.
 
 /// Node of the version tree.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct Symbol {
     pub name: &'static str,
     /// Version.
     pub version: &'static str,
-    /// True if references without a version bind to it; one version of each name has this.
+    /// True if references without a version bind to it; true for one version of each name.
     pub is_default: bool,
 }
 
@@ -285,7 +285,7 @@ pub const VERSIONS: &[Version] = &[
 ];
 
 /// Functions of the private interface. Programs call `ibv_query_gid_type` and `ibv_wr_opcode_str`; providers bind the
-/// others, and call none of them here.
+/// others and do not call them.
 pub const PRIVATE: &[&str] = &[
     "__ioctl_final_num_attrs",
     "__verbs_log",

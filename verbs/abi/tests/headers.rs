@@ -1,6 +1,6 @@
-//! Every structure, member and constant as a C compiler sees it in the installed headers.
+//! Comparison of every structure, member and constant with the installed headers, by a C compiler.
 //!
-//! Needs `cc`, libibverbs-dev and librdmacm-dev; says so and passes without them, but fails in CI.
+//! Requires `cc`, libibverbs-dev and librdmacm-dev. Without them the test is skipped, but fails in CI.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use std::{
 
 use flue_verbs_abi::{constants, layouts};
 
-/// Structures whose C name is that of a member, for they have none of their own; and one that is a typedef's.
+/// Structures named in C by a member, since they have no name of their own; and one named by a typedef.
 const NAMELESS: [(&str, &str); 4] = [
     ("ibv_send_wr_rdma", "__typeof__(((struct ibv_send_wr *)0)->wr.rdma)"),
     ("ibv_send_wr_atomic", "__typeof__(((struct ibv_send_wr *)0)->wr.atomic)"),
@@ -43,7 +43,7 @@ fn c_type(name: &str) -> String {
     nameless.map_or_else(|| format!("struct {name}"), |(_, c)| (*c).to_owned())
 }
 
-/// The C path of a member: raw identifiers are C's keywords, a few differ in letters.
+/// Returns the C path of a member. Raw identifiers are C keywords; a few names differ in letters.
 fn c_member(structure: &str, member: &str) -> String {
     let member = member.trim_start_matches("r#");
     match (structure, member) {
@@ -56,7 +56,7 @@ fn c_member(structure: &str, member: &str) -> String {
     }
 }
 
-/// A C program that prints a line for each size, offset and value.
+/// Returns a C program that prints a line for each size, offset and value.
 fn program() -> String {
     let mut code = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
@@ -81,7 +81,7 @@ fn program() -> String {
     code + "return 0;\n}\n"
 }
 
-/// The same lines by the crate.
+/// Returns the same lines from the crate.
 fn expected() -> String {
     let mut lines = String::new();
     for layout in layouts() {

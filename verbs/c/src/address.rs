@@ -18,10 +18,10 @@ use libc::{addrinfo, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, sock
 
 use crate::guard::{self, Errno, copied};
 
-/// An address of the program's.
+/// Reads an address of the program.
 ///
 /// # Safety
-/// The pointer is null, or of an address that is as long as its family says.
+/// The pointer is null, or of an address with the length of its family.
 pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(Errno(libc::EINVAL));
@@ -40,13 +40,13 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno>
                 let (port, flow) = (u16::from_be(found.sin6_port), found.sin6_flowinfo);
                 Ok(SocketAddrV6::new(ip, port, flow, found.sin6_scope_id).into())
             }
-            // AF_IB among them.
+            // AF_IB, for example.
             _ => Err(Errno(libc::ENODEV)),
         }
     }
 }
 
-/// An address for the program.
+/// Converts an address for the program.
 pub(crate) fn storage(address: SocketAddr) -> sockaddr_storage {
     // SAFETY: zero octets are an address of no family.
     let mut storage = unsafe { mem::zeroed::<sockaddr_storage>() };
@@ -55,27 +55,27 @@ pub(crate) fn storage(address: SocketAddr) -> sockaddr_storage {
     unsafe {
         match address {
             SocketAddr::V4(address) => {
-                let mut told = mem::zeroed::<sockaddr_in>();
-                told.sin_family = libc::AF_INET as libc::sa_family_t;
-                told.sin_port = address.port().to_be();
-                told.sin_addr.s_addr = u32::from(*address.ip()).to_be();
-                place.cast::<sockaddr_in>().write(told);
+                let mut raw = mem::zeroed::<sockaddr_in>();
+                raw.sin_family = libc::AF_INET as libc::sa_family_t;
+                raw.sin_port = address.port().to_be();
+                raw.sin_addr.s_addr = u32::from(*address.ip()).to_be();
+                place.cast::<sockaddr_in>().write(raw);
             }
             SocketAddr::V6(address) => {
-                let mut told = mem::zeroed::<sockaddr_in6>();
-                told.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                told.sin6_port = address.port().to_be();
-                told.sin6_flowinfo = address.flowinfo();
-                told.sin6_addr.s6_addr = address.ip().octets();
-                told.sin6_scope_id = address.scope_id();
-                place.cast::<sockaddr_in6>().write(told);
+                let mut raw = mem::zeroed::<sockaddr_in6>();
+                raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                raw.sin6_port = address.port().to_be();
+                raw.sin6_flowinfo = address.flowinfo();
+                raw.sin6_addr.s6_addr = address.ip().octets();
+                raw.sin6_scope_id = address.scope_id();
+                place.cast::<sockaddr_in6>().write(raw);
             }
         }
     }
     storage
 }
 
-/// A copy of an address, of the C library's memory.
+/// Copies an address to memory of the C library.
 unsafe fn copy(address: *const sockaddr, length: socklen_t) -> Result<*mut sockaddr, Errno> {
     // SAFETY: as the caller says, so many bytes are there; the copy has as many.
     unsafe {
@@ -88,8 +88,8 @@ unsafe fn copy(address: *const sockaddr, length: socklen_t) -> Result<*mut socka
     }
 }
 
-/// Resolves a name; the result is the first of what the C library has found.
-unsafe fn look_up(
+/// Resolves a name. The result is the first one of getaddrinfo(3).
+unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
@@ -133,7 +133,7 @@ unsafe fn look_up(
     Ok(0)
 }
 
-/// Port space and type of queue pair: each gives the other.
+/// Derives a missing port space or type of queue pair from the other.
 fn spaces(hints: Option<&rdma_addrinfo>) -> (c_int, c_int) {
     let (space, kind) = hints.map_or((0, 0), |hints| (hints.ai_port_space, hints.ai_qp_type));
     let (tcp, rc) = (RDMA_PS_TCP.0 as c_int, IBV_QPT_RC.0 as c_int);
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
                 Ok(0)
             }
             other => {
-                // SAFETY: nobody else has it.
+                // SAFETY: the list has no other owner.
                 unsafe { free(made) };
                 other
             }
@@ -191,7 +191,7 @@ unsafe fn fill(
     }
     if !node.is_null() || !service.is_null() {
         // SAFETY: as the caller says.
-        let failed = unsafe { look_up(node, service, hints, into) }?;
+        let failed = unsafe { resolve(node, service, hints, into) }?;
         if failed != 0 {
             return Ok(failed);
         }
@@ -213,7 +213,7 @@ unsafe fn fill(
 }
 
 /// # Safety
-/// The pointer is one of [`rdma_getaddrinfo`].
+/// The pointer is a result of [`rdma_getaddrinfo`].
 unsafe fn free(made: *mut rdma_addrinfo) {
     // SAFETY: as the caller says; its members are the C library's memory, or null.
     unsafe {

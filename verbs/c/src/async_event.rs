@@ -13,20 +13,20 @@ use crate::{
     guard::{self, Errno, copied},
 };
 
-/// Reads one event. `None`: it was withdrawn, and another is to be waited for. EIO: none will come.
+/// Takes one event. `None`: it was withdrawn, and the caller reads again. EIO: the queue is closed.
 fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option<()>, Errno> {
     // SAFETY: the program's pointer is of a device that is open.
     let events = unsafe { context::events(context) }?;
     let Some(taken) = events.take(|event| event.acknowledgements.taken())? else { return Ok(None) };
-    let mut told = ibv_async_event::zeroed();
-    told.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
-    told.event_type = ibv_event_type(taken.kind as u32);
+    let mut raw = ibv_async_event::zeroed();
+    raw.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
+    raw.event_type = ibv_event_type(taken.kind as u32);
     // SAFETY: the program gives a place for an event.
-    unsafe { event.write_unaligned(told) };
+    unsafe { event.write_unaligned(raw) };
     Ok(Some(()))
 }
 
-/// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
+/// `pthread_cancel` may end it while it blocks: no value with `Drop` is live across its read.
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     guard::nothing(|| {
-        // SAFETY: the program gives an event that it was told, of an object that waits for this.
+        // SAFETY: the program gives an event that it has taken, of an object that waits for the acknowledgement.
         unsafe {
             let Some(event) = copied(event) else { return };
             if let Some(acknowledgements) = acknowledgements_of(&event) {
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
 }
 
 /// # Safety
-/// The event is one that the program was told, and its object is there.
+/// The program has taken the event, and its object exists.
 unsafe fn acknowledgements_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Acknowledgements>> {
     use flue_verbs_abi::enums::{
         IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,

@@ -11,30 +11,23 @@ use std::{
     time::Duration,
 };
 
-use flue_control::{
-    message::NodeName,
-    place::ControlPlace,
-    server::{self, Control},
-};
+use flue_adapter::{AdapterOptions, SocketsOptions, TransportOptions, control::server::Control};
 use flue_verbs_core::{
-    address::{self, AddressMap, Interface},
-    device::{Device, DeviceOptions},
+    address::{self, Interface},
+    device::Device,
     fatal::{report_link_loss, reset_connections},
     process::generation,
     usage,
 };
 use offload_engine::descriptor::{Guarded, moved_up};
-use rdma_over_tcp::{
-    mpa::startup::{Revision, RtrKind, RtrSet},
-    rnic::{CallbackThread, Config},
-};
+use rdma_over_tcp::rnic::{CallbackThread, Config};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
     guard::{self, Errno},
     inherit,
     log::LogFile,
-    settings::{MpaRevision, Rtr, Settings},
+    settings::Settings,
 };
 
 /// InfiniBand's senders may retry for ever; a receiver that posts nothing for this long counts as failed. Long enough
@@ -77,38 +70,23 @@ pub(crate) fn open_log() {
     settings();
 }
 
-fn options() -> DeviceOptions {
-    let settings = settings();
-    let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, receive_wait, .. } = settings;
-    let map = AddressMap { addresses: settings.map.clone(), ports: settings.port_map.clone() };
-    // Read again: the files of a child have another number.
-    let node = Settings::from_environment().0.tap;
-    let default = Config::default();
-    let adapter = Config {
-        crc: mpa_crc.unwrap_or(default.crc),
-        markers: mpa_markers.unwrap_or(default.markers),
-        revision: match mpa_revision {
-            None => default.revision,
-            Some(MpaRevision::One) => Revision::One,
-            Some(MpaRevision::Two | MpaRevision::Auto) => Revision::Two,
-        },
-        retry_plain: *mpa_revision == Some(MpaRevision::Auto),
+/// Options of the adapter, and the defaults of verbs programs.
+fn options() -> (AdapterOptions, Config) {
+    let mut options = settings().adapter();
+    // A capture that cannot be written leaves the adapter alone ([`start_capture`]).
+    if let TransportOptions::Sockets(sockets) = &mut options.transport {
+        sockets.pcap = None;
+    }
+    let config = Config {
         // They only set flags and write to pipes: no change of threads is needed for that.
         callbacks: CallbackThread::Caller,
-        rtr: match rtr {
-            None => default.rtr,
-            Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
-            Some(Rtr::Write) => RtrSet::only(RtrKind::Write),
-            Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
-        },
-        rfc7306: rfc7306.unwrap_or(default.rfc7306),
-        receive_wait: receive_wait.unwrap_or(RECEIVE_WAIT),
+        receive_wait: RECEIVE_WAIT,
         // Programs change memory that an adapter reads: a guest runs on while QEMU migrates it.
         copies_payload: true,
         end_wait: END_WAIT,
-        ..default
+        ..Config::default()
     };
-    DeviceOptions { adapter, node, map }
+    (options, config)
 }
 
 /// The adapter of a process, and what goes with it.
@@ -130,7 +108,8 @@ fn accompany(device: &'static Device) {
     {
         tracing::error!("use of the device not recorded: {}: {error}", path.display());
     }
-    let control = serve(device).unwrap_or_else(|failure| {
+    let served = settings().adapter().serve(vec![device.adapter().clone()]);
+    let control = served.unwrap_or_else(|failure| {
         tracing::error!("{failure}");
         None
     });
@@ -162,21 +141,17 @@ impl Write for CaptureFile {
 }
 
 fn start_capture(device: &Device) {
-    // Read again: the file of a child has another number.
-    let Some(path) = Settings::from_environment().0.pcap else { return };
+    let TransportOptions::Sockets(SocketsOptions { pcap: Some(path), .. }) =
+        settings().adapter().transport
+    else {
+        return;
+    };
     let started = File::create(&path)
         .map(|file| CaptureFile(File::from(moved_up(file.into())).into()))
         .and_then(|file| device.start_capture(Box::new(file)));
     if let Err(error) = started {
         tracing::error!("capture to {}: {error}", path.display());
     }
-}
-
-/// Serves the adapter's control socket.
-fn serve(device: &'static Device) -> Result<Option<Control>, flue_control::Error> {
-    let place = ControlPlace::resolve(settings().control.as_deref());
-    let name = device.addresses().node().map_or_else(NodeName::of_sockets, NodeName::of);
-    server::serve(vec![device.adapter().clone()], name, &place)
 }
 
 /// The process has called exit.
@@ -206,8 +181,8 @@ extern "C" fn finish() {
 
 /// The interface that gives the device its identity. Nothing is started.
 pub(crate) fn interface() -> Interface {
-    match &settings().tap {
-        Some(node) => address::interface_of_node(&node.options),
+    match settings().transport().node() {
+        Some(node) => address::interface_of_node(node),
         None => address::interface_of_device(),
     }
 }
@@ -215,8 +190,8 @@ pub(crate) fn interface() -> Interface {
 /// The adapter of this process.
 pub(crate) fn device() -> Result<&'static Device, Errno> {
     start().inspect_err(|error| {
-        if let (Errno(libc::EBUSY), Some(node)) = (error, &settings().tap) {
-            tracing::error!("TAP {}: another process has the node", node.options.tap);
+        if let (Errno(libc::EBUSY), Some(node)) = (error, settings().transport().node()) {
+            tracing::error!("TAP {}: another process has the node", node.tap);
         }
     })
 }
@@ -238,7 +213,7 @@ pub(crate) fn start() -> Result<&'static Device, Errno> {
 /// Starts the adapter on a node, whose end is an event of its device, for a program that waits for such events and does
 /// nothing else. Kernel sockets have no end.
 pub(crate) fn watch_node() {
-    if settings().tap.is_some() && Device::started().is_none() {
+    if settings().transport().node().is_some() && Device::started().is_none() {
         // Another process may have it: then nothing happens to the device here.
         let _ = device();
     }

@@ -10,7 +10,7 @@ use crate::{guard::Errno, inherit, object::Object};
 
 pub(crate) type ContextObject = Object<verbs_context, Arc<AsyncEvents>>;
 
-/// The object around a context.
+/// Returns the object that embeds a context.
 fn around(context: *mut ibv_context) -> *mut ContextObject {
     if context.is_null() {
         return std::ptr::null_mut();
@@ -18,16 +18,16 @@ fn around(context: *mut ibv_context) -> *mut ContextObject {
     context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
 }
 
-/// The events of an open device.
+/// Returns the events of an open device.
 ///
 /// # Safety
-/// The pointer is null, or of a device that is open.
+/// The pointer is null, or of an open device.
 pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<AsyncEvents>, Errno> {
     // SAFETY: as the caller says.
     unsafe { ContextObject::of(around(context)) }
 }
 
-/// The events of an open device, for an object that is made on it. The child of a fork has them from then on.
+/// Returns the events of an open device, for a new object. The child of a fork takes over their queue.
 ///
 /// # Safety
 /// As [`events`].
@@ -44,7 +44,7 @@ pub(crate) unsafe fn events_of_new(context: *mut ibv_context) -> Result<Arc<Asyn
 /// Closes an open device.
 ///
 /// # Safety
-/// The pointer is of a device that is open, and not used any more.
+/// The pointer is of an open device that is not used any more.
 pub(crate) unsafe fn close(context: *mut ibv_context) {
     // SAFETY: as the caller says.
     unsafe { ContextObject::remove(around(context)) }

@@ -37,10 +37,10 @@ use crate::{
 
 type CompChannelObject = Object<ibv_comp_channel, Arc<CompletionChannel>>;
 
-/// Our part of a queue.
+/// Private part of a queue.
 pub(crate) struct CqFields {
     pub(crate) cq: Arc<Cq>,
-    /// The entry polled last, of a queue that is read entry by entry.
+    /// Entry polled last, for a queue that is read entry by entry.
     current: Mutex<Option<Completion>>,
     events: Arc<AsyncEvents>,
     acknowledgements: Arc<Acknowledgements>,
@@ -48,17 +48,17 @@ pub(crate) struct CqFields {
 
 pub(crate) type CqObject = Object<ibv_cq_ex, CqFields>;
 
-/// Makes a channel.
+/// Creates a channel.
 pub(crate) fn make_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_channel, Errno> {
     let channel = CompletionChannel::new()?;
     let fd = channel.events().descriptor().as_raw_fd();
     Ok(CompChannelObject::make(ibv_comp_channel { context, fd, refcnt: 0 }, channel).cast())
 }
 
-/// Ends a channel, unless queues are on it.
+/// Destroys a channel, unless queues use it.
 ///
 /// # Safety
-/// The pointer is null or of a channel, which nobody uses any more.
+/// The pointer is null or of a channel that is not used any more.
 pub(crate) unsafe fn remove_channel(channel: *mut ibv_comp_channel) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     guard::status(|| unsafe { remove_channel(channel) })
 }
 
-/// Makes a queue. `context` and `channel` are the program's.
+/// Creates a queue. `context` and `channel` are pointers of the program.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     entries: u32,
@@ -99,11 +99,11 @@ pub(crate) unsafe fn create(
     let device = config::device()?;
     on.as_ref().map_or(Ok(()), |on| inherit::take_queue(on.events()))?;
     let acknowledgements = Arc::<Acknowledgements>::default();
-    let (told, of) = (events.clone(), acknowledgements.clone());
+    let (async_events, of) = (events.clone(), acknowledgements.clone());
     let overrun = Box::new(move |name, is_destroyed: &AtomicBool| {
         let event =
             AsyncEvent { kind: AsyncEventKind::CqError, name, acknowledgements: of.clone() };
-        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
+        async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let (cq, depth) = Cq::new(device, entries, on, overrun)?;
     let mut seen = ibv_cq_ex::zeroed();
@@ -118,7 +118,7 @@ pub(crate) unsafe fn create(
     Ok(object.cast())
 }
 
-/// A count that C has as a signed number.
+/// Converts a signed count of the program.
 fn entries(cqe: c_int) -> Result<u32, Errno> {
     u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))
 }
@@ -157,10 +157,10 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
     })
 }
 
-/// Ends a queue, unless queue pairs are on it.
+/// Destroys a queue, unless queue pairs use it.
 ///
 /// # Safety
-/// The pointer is null or of a queue, which nobody uses any more.
+/// The pointer is null or of a queue that is not used any more.
 pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard::status(|| unsafe { remove(cq) })
 }
 
-/// What a queue's end waits for.
+/// Returns the acknowledgements for which the destruction of a queue waits.
 ///
 /// # Safety
 /// The pointer is null or of a queue.
@@ -188,7 +188,7 @@ pub(crate) unsafe fn async_acknowledgements<'a>(
     unsafe { CqObject::of(cq) }.ok().map(|state| &state.acknowledgements)
 }
 
-/// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
+/// `pthread_cancel` may end it while it blocks: no value with `Drop` is live across its read.
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -250,7 +250,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
     });
 }
 
-/// A place for a completion in the program's array: at any address, and perhaps never written.
+/// Slot for a completion in the program's array, at any address and possibly uninitialized.
 #[repr(C, packed)]
 struct WcSlot(MaybeUninit<ibv_wc>);
 
@@ -298,7 +298,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// Members of an entry that a queue can be read for; what iWARP has not reads as 0.
+/// Members of an entry that a queue can be read for. Those that iWARP lacks read as 0.
 const READABLE: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -343,7 +343,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of a queue.
         let state = unsafe { CqObject::of(cq) }?;
-        // One entry, so that others stay when the program stops.
+        // One entry, so that the others remain queued when the program stops.
         let mut found = None::<Completion>;
         state.cq.poll(slice::from_mut(&mut found))?;
         let completion = found.ok_or(Errno(libc::ENOENT))?;
@@ -406,7 +406,7 @@ unsafe extern "C" fn read_zero_octet(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// The queue behind the program's pointer.
+/// Returns the queue of the program's pointer.
 ///
 /// # Safety
 /// The pointer is null or of a queue.

@@ -31,19 +31,19 @@ use crate::{
     guard::{self, Errno},
 };
 
-/// The device's name.
+/// Name of the device.
 const NAME: &std::ffi::CStr = c"flue0";
 
-/// Bytes of a device's memory: providers of hardware look behind its structure to see whether it is theirs.
+/// Size of the memory of the device in bytes. Providers of hardware read after its structure to identify their devices.
 const DEVICE_BYTES: usize = 1024;
 
-/// The vendor: a locally administered OUI, "flu".
+/// Vendor: a locally administered OUI, "flu".
 const VENDOR: u32 = 0x66_6c75;
 
-/// The port's active width and speed: 1X at 25 Gbit/s. TCP has neither.
+/// Active width and speed of the port: 1X at 25 Gbit/s. TCP has neither.
 const WIDTH: u8 = 1;
 const SPEED: u8 = 32;
-/// The product of both, in units of 100 Mbit/s.
+/// Product of both, in units of 100 Mbit/s.
 const EFFECTIVE_SPEED: u64 = 250;
 /// `phys_state` of a link that is up.
 const LINK_UP: u8 = 5;
@@ -53,7 +53,7 @@ fn interface() -> &'static Interface {
     INTERFACE.get_or_init(config::interface)
 }
 
-/// The node's GUID, in network order.
+/// Returns the node GUID in network order.
 fn guid() -> u64 {
     u64::from_ne_bytes(address::eui64(interface().mac))
 }
@@ -65,7 +65,7 @@ fn put(text: &[u8], into: &mut [c_char]) {
     }
 }
 
-/// The device. It stays.
+/// Returns the device, which is never freed.
 pub(crate) fn pointer() -> *mut ibv_device {
     static DEVICE: OnceLock<usize> = OnceLock::new();
     let made = DEVICE.get_or_init(|| {
@@ -86,7 +86,7 @@ pub(crate) fn pointer() -> *mut ibv_device {
     *made as *mut ibv_device
 }
 
-/// One device. Any thread may call it, also before `main`: nothing is started.
+/// Lists one device. Any thread may call it, also before `main`, so it starts nothing.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
@@ -129,7 +129,7 @@ pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// A count for a signed member.
+/// Converts a count for a signed member.
 fn count(number: u32) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
@@ -210,7 +210,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// The largest MTU of InfiniBand's that an interface's has room for.
+/// Returns the largest InfiniBand MTU that fits an interface's.
 fn mtu(bytes: u32) -> ibv_mtu {
     match bytes {
         4096.. => IBV_MTU_4096,
@@ -225,7 +225,7 @@ fn check_port(port: u32) -> Result<(), Errno> {
     if port == 1 { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// Writes as many bytes of the attributes as the program has room for.
+/// Writes the attributes up to the size that the program gives.
 unsafe fn write_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<(), Errno> {
     check_port(port.into())?;
     let mut found = ibv_port_attr::zeroed();
@@ -250,7 +250,7 @@ unsafe fn write_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<
     Ok(())
 }
 
-/// Bytes of the attributes as programs of the oldest kind know them: up to `flags`.
+/// Size of the attributes in the oldest ABI, in bytes: up to `flags`.
 const PORT_BYTES: usize = 48;
 
 pub(crate) unsafe extern "C" fn ibv_query_port(
@@ -285,7 +285,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     })
 }
 
-/// The one GID: the hardware address, as adapters of iWARP have it.
+/// Returns the only GID: the hardware address, as other iWARP adapters have it.
 fn gid() -> ibv_gid {
     let mut gid = ibv_gid::default();
     gid.raw[..6].copy_from_slice(&interface().mac.0);
@@ -325,7 +325,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// Writes as much of the table's entry as the program has room for.
+/// Writes the entry of the table up to the size that the program gives.
 unsafe fn write_gid(into: *mut ibv_gid_entry, size: usize) {
     let mut entry = ibv_gid_entry::zeroed();
     entry.gid = gid();
@@ -369,15 +369,15 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     if max_entries == 0 || flags != 0 {
         return -(libc::EINVAL as isize);
     }
-    let told = guard::status(|| {
+    let status = guard::status(|| {
         // SAFETY: the program gives places of this size.
         unsafe { write_gid(entries, entry_size) };
         Ok(())
     });
-    if told == 0 { 1 } else { -(told as isize) }
+    if status == 0 { 1 } else { -(status as isize) }
 }
 
-/// The default partition.
+/// Default partition.
 const PKEY: u16 = 0xffff;
 
 pub(crate) unsafe extern "C" fn ibv_query_pkey(

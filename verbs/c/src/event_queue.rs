@@ -1,7 +1,7 @@
 //! C interface of event queues: blocking reads, the only calls that `pthread_cancel` may end.
 //!
-//! A cancelled thread unwinds through the frames above: those between the program and [`unit`] own nothing. EINTR and
-//! EAGAIN are the program's: it has set up its signals and the descriptor.
+//! A canceled thread unwinds through its frames, so those between the program and [`unit`] must not own values. EINTR
+//! and EAGAIN are returned to the program, which has configured its signals and the descriptor.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,14 +13,14 @@ mod c {
     }
 }
 
-/// Takes a unit of an event descriptor: an event is there for it. Returns whether it did; errno has the reason.
+/// Takes a unit of an event descriptor, which stands for one event. Returns false with errno set if it took none.
 pub(crate) fn unit(descriptor: c_int) -> bool {
     let mut count = 0_u64;
-    // SAFETY: the buffer has eight bytes, and outlives the call, however that ends.
+    // SAFETY: the buffer has eight bytes, and outlives the call, also if the thread is canceled.
     unsafe { c::read(descriptor, (&raw mut count).cast(), 8) == 8 }
 }
 
-/// Whether errno says that nothing waits.
+/// Returns true if errno is EAGAIN.
 pub(crate) fn would_block() -> bool {
     // SAFETY: the C library gives each thread a valid place for its errno.
     unsafe { *libc::__errno_location() == libc::EAGAIN }

@@ -1,10 +1,9 @@
-//! Exported symbols: for each name a stub in assembly, which has the versions of the name and jumps to the function of
+//! Exported symbols: for each name, an assembly stub that has the versions of the name and jumps to the function of
 //! that name.
 //!
-//! Rust functions have no symbol versions, without which dlvsym(3) finds nothing and the loader warns. The functions
-//! themselves are not exported: each name has exactly the versions of `flue_verbs_abi::symbols`. `build.rs` writes the
-//! stubs by that list. A listed function that does not exist is an error of the compiler, and one that is not listed a
-//! warning.
+//! Rust functions have no symbol versions; without versions dlvsym(3) fails and the loader warns. The functions
+//! themselves are not exported: each name has exactly the versions of `flue_verbs_abi::symbols`, from which `build.rs`
+//! writes the stubs. A listed function that does not exist is a compile error, and one that is not listed a warning.
 
 use crate::{
     address::*,

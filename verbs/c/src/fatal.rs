@@ -5,21 +5,21 @@ use rdma_over_tcp::adapter::PanicHandler;
 
 static PANIC_HANDLER: PanicHandler = PanicHandler::new(fatal::fail);
 
-/// Whether anything has panicked.
+/// Returns true after a panic.
 #[inline]
 pub(crate) fn has_panicked() -> bool {
     PANIC_HANDLER.has_panicked()
 }
 
-/// Has panics end the device.
+/// Installs the panic hook, which closes the device.
 pub(crate) fn install_hook() {
-    // Tests of this crate have a hook of their own.
+    // Tests of this crate use a hook of their own.
     if cfg!(not(test)) {
         PANIC_HANDLER.install_hook();
     }
 }
 
-/// A call has panicked: ends the device, or waits until another thread has.
+/// Closes the device after a panic of a call, or waits until another thread has done so.
 #[cold]
 pub(crate) fn panicked() {
     PANIC_HANDLER.panicked();

@@ -1,7 +1,7 @@
 //! Errors and panics at the C boundary.
 //!
-//! Functions of libibverbs that return `int` return the error number itself; those of librdmacm, and the readers of
-//! events and tables, return -1 and set errno; those that return a pointer return null and set errno.
+//! Functions of libibverbs that return `int` return the error number. Functions of librdmacm, and readers of events and
+//! tables, return -1 and set errno. Functions that return a pointer return null and set errno.
 
 use std::{
     ffi::c_int,
@@ -19,7 +19,7 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Calls `body`; if it panics, the device ends.
+/// Calls `body`. A panic closes the device.
 #[inline]
 fn catch<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
@@ -28,8 +28,8 @@ fn catch<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     })
 }
 
-/// Runs the body of a C function, which is not cancelled and does not unwind. A panic answers EIO, as do all calls
-/// after one.
+/// Runs the body of a C function, which cannot be canceled and does not unwind. After a panic, it and all later calls
+/// return EIO.
 #[inline(always)]
 fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     if fatal::has_panicked() {
@@ -38,12 +38,11 @@ fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     run_always(body)
 }
 
-/// As [`run`], also after a panic.
+/// As [`run`], but also after a panic.
 ///
-/// A thread whose cancellation type is asynchronous is cancelled before the body or after it, by an unwinding that may
-/// begin at any instruction of this frame and of those above. Therefore they own nothing, and have no landing pads:
-/// Rust's personality routine ends a forced unwinding at an instruction that its table does not have, and the process
-/// aborts.
+/// A thread with asynchronous cancellation is canceled before the body or after it. The unwinding may begin at any
+/// instruction of this frame and of its callers. So these frames own no values and have no landing pads: Rust's
+/// personality routine ends a forced unwinding at an instruction that is not in its table, and the process aborts.
 #[inline(always)]
 fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let (mut state, mut kind, mut ignored) = (0, 0, 0);
@@ -74,8 +73,8 @@ extern "C" fn run_to_end<T, F: FnOnce() -> Result<T, Errno>>(body: F) -> Result<
     result
 }
 
-/// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at
-/// cancellation, because nothing that can be cancelled is called.
+/// For functions that post and poll: as [`status`], with a negative error number. Cancellation is not deferred, since
+/// no cancellation point is reached.
 #[inline]
 pub(crate) fn fast(body: impl FnOnce() -> Result<c_int, Errno>) -> Result<c_int, Errno> {
     if fatal::has_panicked() {
@@ -90,7 +89,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     run(body).map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// For functions that return a number from 0 on, or -1 and errno.
+/// For functions that return a number from 0, or -1 and errno.
 #[inline(always)]
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     run(body).unwrap_or_else(|errno| {
@@ -99,7 +98,7 @@ pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// For readers of events, which tell a program of a panic, too: as [`number`].
+/// For readers of events, which report the event of a panic: as [`number`], but also after a panic.
 #[inline(always)]
 pub(crate) fn event(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     run_always(body).unwrap_or_else(|errno| {
@@ -108,7 +107,7 @@ pub(crate) fn event(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// For functions that return a number of bytes, or another wide number, or -1 and errno.
+/// For functions that return a number of bytes or another wide number, or -1 and errno.
 #[inline(always)]
 pub(crate) fn bytes(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     let bytes = run(|| isize::try_from(body()?).map_err(|_| Errno(libc::EOVERFLOW)));
@@ -142,8 +141,8 @@ pub(crate) fn nothing(body: impl FnOnce()) {
     });
 }
 
-/// Runs the body of a handler of exit(3) on a thread of its own. Thread-local values of the calling thread, which the
-/// log needs, are destroyed then.
+/// Runs the body of an exit(3) handler on a thread of its own, since thread-local values of the calling thread, which
+/// the log needs, are destroyed by then.
 pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
     nothing(|| {
         if let Ok(thread) = thread::start("flue-exit", || nothing(body)) {
@@ -161,8 +160,7 @@ unsafe extern "C" {
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
-/// Copy of a structure of the program's, at any address: programs embed them in packed structures of
-/// their own. `None` for a null pointer.
+/// Copies a structure of the program at any address: programs embed them in packed structures. `None`: null pointer.
 ///
 /// # Safety
 /// `from` is null, or `T` can be read there.
@@ -180,9 +178,9 @@ mod tests {
         std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
     }
 
-    /// One test, since a panic ends the device of the whole process.
+    /// One test, since a panic closes the device of the whole process.
     #[test]
-    fn errors_are_returned_as_each_kind_of_function_does_and_a_panic_ends_the_device() {
+    fn each_kind_of_function_returns_its_errors_and_a_panic_closes_the_device() {
         assert_eq!(status(|| Ok(())), 0);
         assert_eq!(status(|| Err(Errno(libc::EINVAL))), libc::EINVAL);
         assert_eq!(number(|| Ok(7)), 7);

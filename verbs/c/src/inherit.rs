@@ -1,8 +1,8 @@
 //! C interface of inheritance by the child of a fork: fork handler, descriptors, thread.
 //!
-//! A child that calls the library has it at once. One that only polls the descriptor of a channel is woken by a thread:
-//! when the parent has ended, and a connection waits. A node has one process: the thread takes it over when the parent
-//! has ended.
+//! A child that calls the library takes its objects over in the call. A child that only polls the descriptor of a
+//! channel is woken by a thread, once the parent has exited and a connection is in an accept queue. A node belongs to
+//! one process: the thread takes it over once the parent has exited.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -20,25 +20,25 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::guard::{self, Errno};
 
-/// Time in which a parent that has a node ends, and its launcher has reset its connections.
+/// Maximum time for the exit of a parent with a node, and for the reset of its connections by the launcher.
 const TAKE_OVER_LIMIT: Duration = Duration::from_secs(3);
-/// Pause between two attempts to have the node.
+/// Pause between two attempts to open the node.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Starts the adapter of a process. `EBUSY`: another process has the node.
+/// Function that starts the device of a process. `EBUSY`: another process has the node.
 type Start = fn() -> Result<&'static Device, Errno>;
 
 static START: OnceLock<Start> = OnceLock::new();
 
-/// Has children of this process take over what it leaves to them.
+/// Installs the fork handler, with which children take objects of this process over.
 ///
 /// # Errors
-/// No memory is left.
+/// `ENOMEM`.
 pub(crate) fn install_fork_handler(start: Start) -> Result<(), Errno> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let _ = START.set(start);
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: the handler counts, and may start a thread.
+        // SAFETY: the handler increments a counter, and may start a thread.
         match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
             0 => Ok(()),
             error => Err(error),
@@ -52,10 +52,10 @@ unsafe extern "C" fn forked() {
     watch();
 }
 
-/// The adapter of this process, for what it takes over.
+/// Returns the device of this process, for objects that it takes over.
 ///
 /// # Errors
-/// `ENODEV`: the node is still the parent's.
+/// `ENODEV`: the parent still has the node.
 pub(crate) fn device() -> Result<&'static Device, Errno> {
     let start = START.get().ok_or(Errno(libc::ENODEV))?;
     let parent = Device::inherited().next();
@@ -78,10 +78,10 @@ pub(crate) fn device() -> Result<&'static Device, Errno> {
     }
 }
 
-/// Has an inherited channel belong to this process.
+/// Transfers an inherited channel to this process.
 ///
 /// # Errors
-/// `ENODEV`: it cannot.
+/// `ENODEV`: not inheritable.
 pub(crate) fn take_over(channel: &Arc<EventChannel>) -> Result<(), Errno> {
     if channel.events().is_own() {
         return Ok(());
@@ -100,10 +100,10 @@ pub(crate) fn take_over(channel: &Arc<EventChannel>) -> Result<(), Errno> {
     })
 }
 
-/// Has an inherited queue of events belong to this process, which has an object whose events go there.
+/// Transfers an inherited event queue to this process, for a new object.
 ///
 /// # Errors
-/// `ENODEV`: another thread was using it at the fork.
+/// `ENODEV`: another thread held its lock at the fork.
 pub(crate) fn take_queue<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
     if queue.is_own() {
         return Ok(());
@@ -112,7 +112,8 @@ pub(crate) fn take_queue<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
     queue.take_over()
 }
 
-/// Has the descriptor of a queue count events of this process only. Until the parent has ended it counts those of both.
+/// Replaces the open file behind a queue's descriptor, so that it counts events of this process only. It is shared
+/// until the parent has exited.
 fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
     let parent = Device::inherited().next();
     if parent.is_none_or(|parent| parent.wait_for_end_of_process(Some(Duration::ZERO))) {
@@ -122,7 +123,7 @@ fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
     let number = queue.descriptor().as_raw_fd();
     let own: OwnedFd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)
         .map_err(|error| Errno(error.raw_os_error()))?;
-    // SAFETY: no memory is involved. The number is that of the channel, which this process has to itself.
+    // SAFETY: no memory is involved. The number is that of the queue's descriptor, which only this process changes.
     let replaced = unsafe {
         let flags = libc::fcntl(number, libc::F_GETFL);
         libc::fcntl(own.as_raw_fd(), libc::F_SETFL, flags);
@@ -131,7 +132,7 @@ fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
     if replaced < 0 { Err(std::io::Error::last_os_error().into()) } else { Ok(()) }
 }
 
-/// In the child of a fork: wakes it when it is the only one left that can accept connections.
+/// Starts the thread that wakes the child of a fork once it is the only process that can accept connections.
 fn watch() {
     let Some(parent) = Device::inherited().find(|parent| parent.listening() > 0) else { return };
     let run = move || {
@@ -145,6 +146,6 @@ fn watch() {
             guard::nothing(|| _ = take_over(&channel));
         }
     };
-    // Without it a child that calls the library is served all the same.
+    // Without the thread, a child that calls the library still takes its objects over.
     let _ = thread::start("flue-inherit", run);
 }

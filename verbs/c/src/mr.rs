@@ -26,7 +26,7 @@ use crate::{
     pd::PdObject,
 };
 
-/// What a region was registered with.
+/// Arguments of a registration.
 #[derive(Clone, Copy)]
 struct Registered {
     address: usize,
@@ -46,8 +46,8 @@ fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Mr, Errno> {
     }
     let is_written = access & IBV_ACCESS_LOCAL_WRITE != 0;
     mapped::check(address, length, is_written)?;
-    // SAFETY: the pages are there, and may be written if they are to be; the program, which is not Rust, keeps them
-    // until `ibv_dereg_mr` has returned, when nothing uses the span any more.
+    // SAFETY: the pages are mapped, and writable if `is_written`. The program, which is not Rust, keeps them until
+    // `ibv_dereg_mr` has returned; after that the span is not used.
     let span = unsafe { SharedSpan::from_raw(start, length, is_written, ()) };
     let base = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     Mr::new(pd, &RegisteredBuffer::from(span).at_address(base), granted)
@@ -114,7 +114,7 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// The new registration is made before the old one ends: a failure changes nothing.
+/// The new registration precedes the end of the old one, so that a failure changes nothing.
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     if changed == 0 { 0 } else { IBV_REREG_MR_ERR_INPUT.0 }
 }
 
-/// When it returns nothing reads or writes the memory any more: the program may unmap it.
+/// After the return the adapter does not access the memory: the program may unmap it.
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of a region.
@@ -180,7 +180,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Calls `work` with the region behind the program's pointer.
+/// Calls `work` with the region of the program's pointer.
 ///
 /// # Safety
 /// The pointer is null or of a region.

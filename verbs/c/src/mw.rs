@@ -50,10 +50,10 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// Posts the bind of a window; the program's structure gets its key.
+/// Posts the bind of a window, and writes its key to the program's structure.
 ///
 /// # Safety
-/// Pointers are the program's.
+/// Pointers are those of the program.
 pub(crate) unsafe fn post_bind(
     poster: &mut SendPoster<'_>,
     wr_id: u64,

@@ -20,13 +20,13 @@ use crate::{
     mw, qp, srq,
 };
 
-/// Interrupt vectors: one, which is no vector at all.
+/// Number of interrupt vectors: a nominal one.
 const VECTORS: c_int = 1;
 
-/// Opens the device once more.
+/// Opens the device.
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let events = Arc::new(AsyncEvents::new()?);
-    // Entered first: one that hears of the device's end is not too late for it.
+    // Registered before the check, so that a failure of the device in between reaches the queue.
     OPEN.enter(&events);
     if fatal::has_failed() {
         return Err(Errno(libc::ENODEV));
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-/// The context that connection management opens for its identifiers, one for each process, and never closes.
+/// Returns the context of identifiers, which connection management opens once in each process and never closes.
 pub(crate) fn of_identifiers() -> Result<*mut ibv_context, Errno> {
     static CONTEXTS: [OnceLock<usize>; GENERATIONS_MAX] =
         [const { OnceLock::new() }; GENERATIONS_MAX];
@@ -84,7 +84,7 @@ pub(crate) fn of_identifiers() -> Result<*mut ibv_context, Errno> {
     let opened = open(device::pointer())?;
     let kept = *place.get_or_init(|| opened as usize);
     if kept != opened as usize {
-        // SAFETY: another thread was faster; nobody has this one.
+        // SAFETY: another thread has stored its context; this one has no user.
         unsafe { context::close(opened) };
     }
     Ok(kept as *mut ibv_context)

@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) type PdObject = Object<ibv_pd, Arc<Pd>>;
 
-/// Makes a domain.
+/// Creates a domain.
 pub(crate) fn make(
     context: *mut ibv_context,
     device: &'static Device,

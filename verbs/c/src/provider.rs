@@ -1,7 +1,7 @@
 //! C interface between libibverbs and its providers, as refusals.
 //!
-//! perftest and libfabric pull in the providers of mlx5 and EFA, whose constructors register them. A registration is
-//! ignored: there is no such device, so a provider is never asked for one, and nothing else here is ever called.
+//! perftest and libfabric load the providers of mlx5 and EFA, whose constructors register them. A registration is
+//! ignored: there is no such device, so no function of a provider is called, and none of the others here.
 
 use std::ffi::c_uint;
 
@@ -96,9 +96,9 @@ unsupported::pointer! {
 }
 
 unsupported::nothing! {
-    // A provider of before release 34.
+    // Provider older than release 34.
     ibv_register_driver
-    // Registration of a provider, by the version of the private interface.
+    // Registration of a provider, by version of the private interface.
     verbs_register_driver_34
     verbs_register_driver_57
     verbs_register_driver_59
@@ -110,14 +110,14 @@ unsupported::nothing! {
     verbs_init_cq
     verbs_set_ops
     verbs_uninit_context
-    // Conversions of the kernel's structures, for the originals' own connection manager.
+    // Conversions of kernel structures, for the connection manager of rdma-core.
     ibv_copy_ah_attr_from_kern
     ibv_copy_path_rec_from_kern
     ibv_copy_path_rec_to_kern
     ibv_copy_qp_attr_from_kern
 }
 
-/// Attributes of an ioctl that is never issued.
+/// Attributes of an ioctl, which is never issued.
 pub(crate) extern "C" fn __ioctl_final_num_attrs() -> c_uint {
     0
 }

@@ -50,21 +50,21 @@ use crate::{
 
 use self::ex::Building;
 
-/// Our part of a queue pair.
+/// Private part of a queue pair.
 pub(crate) struct QpFields {
     pub(crate) qp: Arc<Qp>,
-    /// Every request gives a completion.
+    /// True if every request generates a completion (`sq_sig_all`).
     pub(crate) is_all_signaled: bool,
-    /// Requests under construction, of a queue pair that was made for it.
+    /// Requests under construction, for a queue pair that was created for them.
     pub(crate) building: Option<Mutex<Building>>,
     init: Mutex<ibv_qp_init_attr_send>,
     events: Arc<AsyncEvents>,
     acknowledgements: Arc<Acknowledgements>,
-    /// `RDMA_OPTION_ID_ACK_TIMEOUT`, for `ibv_query_qp`: TCP's time limits are the kernel's.
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT`, for `ibv_query_qp`. The timeouts of TCP are those of the kernel.
     pub(crate) ack_timeout: AtomicU8,
 }
 
-/// What a queue pair was made with: pointers of the program's, for `ibv_query_qp`.
+/// Creation attributes with pointers of the program, for `ibv_query_qp`.
 #[derive(Clone, Copy)]
 #[expect(non_camel_case_types, reason = "the C structure that it holds")]
 struct ibv_qp_init_attr_send(ibv_qp_init_attr);
@@ -82,10 +82,10 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     guard::pointer(|| unsafe { create(pd, attr, None) })
 }
 
-/// Makes a queue pair, and writes back what there is of its capabilities.
+/// Creates a queue pair, and writes back its actual capabilities.
 ///
 /// # Safety
-/// Pointers are null or the program's.
+/// Pointers are null or those of the program.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
@@ -121,13 +121,13 @@ pub(crate) unsafe fn create(
     let events = unsafe { context::events_of_new(context) }?;
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
-    let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
-    let tell = Box::new(move |kind, is_destroyed: &AtomicBool| {
+    let (async_events, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let handler = Box::new(move |kind, is_destroyed: &AtomicBool| {
         let name = named.load(Ordering::Relaxed);
         let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
-        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
+        async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
-    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, tell)?;
+    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, handler)?;
     given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
     // SAFETY: as the caller says, and it is not null.
     unsafe { attr.write_unaligned(given) };
@@ -160,7 +160,7 @@ pub(crate) unsafe fn create(
     Ok(object.cast())
 }
 
-/// The queue pair behind the program's pointer.
+/// Returns the queue pair of the program's pointer.
 ///
 /// # Safety
 /// The pointer is null or of a queue pair.
@@ -169,7 +169,7 @@ pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> Result<&'a Arc<Qp>, Errno> {
     Ok(&unsafe { QpObject::of(qp) }?.qp)
 }
 
-/// What a queue pair's end waits for.
+/// Returns the acknowledgements for which the destruction of a queue pair waits.
 ///
 /// # Safety
 /// The pointer is null or of a queue pair.
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 }
 
 /// # Safety
-/// Pointers are null or the program's.
+/// Pointers are null or those of the program.
 pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
@@ -274,7 +274,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return Err(Errno(libc::EINVAL));
         }
         let mask = mask as u32;
-        // An adapter of iWARP knows its peer by the connection: there is no other way to RTR.
+        // On iWARP, the connection identifies the peer: an address or number cannot lead to RTR.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
             tracing::error!(
                 qpn = state.qp.number(),
@@ -295,10 +295,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// Ends a queue pair.
+/// Destroys a queue pair.
 ///
 /// # Safety
-/// The pointer is null or of a queue pair, which nobody uses any more.
+/// The pointer is null or of a queue pair that is not used any more.
 pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
@@ -323,7 +323,7 @@ pub(crate) extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// The options of `IBV_SEND_*`.
+/// Converts `IBV_SEND_*` flags.
 pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFlags {
     let mut options = WrFlags::NONE;
     if flags & IBV_SEND_SIGNALED == 0 && !is_all_signaled {
@@ -338,7 +338,7 @@ pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFla
     options
 }
 
-/// The operation of a work request.
+/// Returns the operation of a work request.
 #[inline]
 unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     // SAFETY: the opcode says which member of the union there is.
@@ -367,13 +367,13 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
             };
             Operation::Atomic { target: Remote::new(atomic.remote_addr, atomic.rkey), operation }
         }
-        // A Send with immediate data would take two receives of the peer (RFC 7306).
+        // A Send with immediate data would consume two receives of the peer (RFC 7306).
         _ => return Err(Errno(libc::EINVAL)),
     })
 }
 
 /// # Safety
-/// The request and its list are the program's.
+/// The request and its list are those of the program.
 #[inline]
 unsafe fn post_one(
     poster: &mut SendPoster<'_>,

@@ -1,4 +1,4 @@
-//! Work requests as programs give them: lists, and their scatter/gather entries, at any address.
+//! Work requests of programs: lists and scatter/gather entries, at any address.
 
 use std::ffi::c_int;
 
@@ -7,17 +7,17 @@ use rdma_over_tcp::rnic::Sge;
 
 use crate::guard::Errno;
 
-/// Scatter/gather entries of a request, at most.
+/// Maximum number of scatter/gather entries of a request.
 pub(crate) const SGES_MAX: usize = 16;
 
-/// Scatter/gather entries in the core's form.
+/// Scatter/gather entries in the form of the core.
 pub(crate) struct SgeList {
     entries: [Sge; SGES_MAX],
     count: usize,
 }
 
 impl SgeList {
-    /// Those of a request.
+    /// Reads the entries of a request.
     ///
     /// # Safety
     /// `list` has `count` entries. They need not be aligned: libiscsi keeps them in packed structures.
@@ -40,7 +40,7 @@ impl SgeList {
     }
 }
 
-/// The number of the error, and where the list has stopped.
+/// Returns the error number, and reports the failed request of the list.
 pub(crate) fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut T) -> c_int {
     match posted {
         Ok(zero) => zero,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_at_an_odd_address_are_read() {
+    fn misaligned_entries_are_read() {
         let given =
             [(7, 8, 9), (10, 11, 12)].map(|(addr, length, lkey)| ibv_sge { addr, length, lkey });
         let mut octets = [0_u8; 2 * size_of::<ibv_sge>() + 1];

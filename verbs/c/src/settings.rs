@@ -1,49 +1,29 @@
 //! Settings of the library, from the environment of the program.
 
 use std::{
-    env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process, str::FromStr,
-    time::Duration,
+    env,
+    ffi::OsString,
+    fmt,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
+    path::PathBuf,
+    process,
+    str::FromStr,
 };
 
-use flue_node::launched::LaunchedNode;
+use flue_adapter::{
+    AdapterOptions, OPTIONS_VARIABLE, SocketsOptions, TransportOptions,
+    control::place::ControlPlace, launched::LaunchedNode, parse_receive_wait, parse_word,
+};
 use flue_verbs_abi::settings;
-use flue_verbs_core::address::{AddressMapping, PortMapping};
+use serde::de::DeserializeOwned;
 
-/// Revision of the MPA Request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MpaRevision {
-    /// RFC 5044.
-    One,
-    /// RFC 6581.
-    Two,
-    /// Revision 2, and 1 on a new connection if the peer does not know 2.
-    Auto,
-}
-
-/// The ready-to-receive message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rtr {
-    Send,
-    Write,
-    Read,
-}
-
-/// What the environment sets; `None` leaves the default of the adapter.
+/// Settings of the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) log: Option<PathBuf>,
-    pub(crate) pcap: Option<PathBuf>,
-    pub(crate) mpa_crc: Option<bool>,
-    pub(crate) mpa_markers: Option<bool>,
-    pub(crate) mpa_revision: Option<MpaRevision>,
-    pub(crate) rtr: Option<Rtr>,
-    pub(crate) rfc7306: Option<bool>,
-    pub(crate) receive_wait: Option<Duration>,
-    pub(crate) tap: Option<Box<LaunchedNode>>,
-    pub(crate) map: Vec<AddressMapping>,
-    pub(crate) port_map: Vec<PortMapping>,
-    pub(crate) control: Option<PathBuf>,
     pub(crate) usage: Option<PathBuf>,
+    /// Adapter; `%p` in its files is the process id.
+    options: AdapterOptions,
 }
 
 /// A variable whose value is none of its values.
@@ -67,33 +47,71 @@ impl Settings {
         Self::read(|name| env::var_os(name).filter(|value| !value.is_empty()))
     }
 
+    /// Options of the adapter, with files of this process.
+    pub(crate) fn adapter(&self) -> AdapterOptions {
+        let mut options = self.options.clone();
+        for file in options.transport.files_mut() {
+            *file = for_process(file.clone().into_os_string(), process::id());
+        }
+        options
+    }
+
+    /// Transport of the adapter.
+    pub(crate) fn transport(&self) -> &TransportOptions {
+        &self.options.transport
+    }
+
     fn read(variable: impl Fn(&'static str) -> Option<OsString>) -> (Self, Vec<BadSetting>) {
-        const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
-        const REVISION: &[(&str, MpaRevision)] =
-            &[("1", MpaRevision::One), ("2", MpaRevision::Two), ("auto", MpaRevision::Auto)];
-        const RTR: &[(&str, Rtr)] =
-            &[("send", Rtr::Send), ("write", Rtr::Write), ("read", Rtr::Read)];
         let mut bad = Vec::new();
         let mut reader = Reader { variable: &variable, bad: &mut bad };
+        let expected = "options of an adapter in JSON, as flue run gives them";
+        let mut options =
+            reader.value(OPTIONS_VARIABLE, expected, parse::<AdapterOptions>).unwrap_or_default();
+        let AdapterOptions { transport, mpa, rfc7306, receive_wait, map, control } = &mut options;
+        let expected = "a node in JSON, as flue run gives it";
+        let from_json = |text: &str| serde_json::from_str::<LaunchedNode>(text).ok();
+        if let Some(node) = reader.value(settings::TAP, expected, from_json) {
+            *transport = TransportOptions::Launched(Box::new(node));
+        }
+        if let TransportOptions::Sockets(SocketsOptions { pcap, .. }) = transport
+            && let Some(path) = variable(settings::PCAP)
+        {
+            *pcap = Some(path.into());
+        }
+        reader.word(&mut mpa.accept.crc, settings::MPA_CRC, "on or off");
+        reader.word(&mut mpa.accept.markers, settings::MPA_MARKERS, "on or off");
+        reader.word(&mut mpa.revision, settings::MPA_REVISION, "1, 2 or auto");
+        reader.word(&mut mpa.accept.rtr, settings::RTR, "send, write or read");
+        reader.word(rfc7306, settings::RFC7306, "on or off");
+        let seconds = |text: &str| parse_receive_wait(text).ok();
+        if let Some(wait) = reader.value(settings::RECEIVE_WAIT, "seconds, up to 3600", seconds) {
+            *receive_wait = Some(wait);
+        }
+        if let Some(list) = reader.value(settings::MAP, "HOST=NODE,...", parse_list) {
+            map.addresses = list;
+        }
+        if let Some(list) = reader.value(settings::PORT_MAP, "[HOST:]PORT=PORT,...", parse_list) {
+            map.ports = list;
+        }
+        if let Some(path) = variable(settings::CONTROL) {
+            *control = Some(ControlPlace::resolve(Some(path.as_ref())));
+        }
         let settings = Self {
             log: variable(settings::LOG).map(|path| for_process(path, process::id())),
-            pcap: variable(settings::PCAP).map(|path| for_process(path, process::id())),
-            mpa_crc: reader.one_of(settings::MPA_CRC, SWITCH, "on or off"),
-            mpa_markers: reader.one_of(settings::MPA_MARKERS, SWITCH, "on or off"),
-            mpa_revision: reader.one_of(settings::MPA_REVISION, REVISION, "1, 2 or auto"),
-            rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
-            rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
-            receive_wait: reader.seconds(settings::RECEIVE_WAIT),
-            tap: reader
-                .parsed(settings::TAP, "a node in JSON, as flue run gives it")
-                .map(own_files),
-            map: reader.list(settings::MAP, "HOST=NODE,..."),
-            port_map: reader.list(settings::PORT_MAP, "[HOST:]PORT=PORT,..."),
-            control: variable(settings::CONTROL).map(PathBuf::from),
             usage: variable(settings::USAGE).map(PathBuf::from),
+            options,
         };
         (settings, bad)
     }
+}
+
+fn parse<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+/// Elements between commas; `None`: one of them is none.
+fn parse_list<T: FromStr>(text: &str) -> Option<Vec<T>> {
+    text.split(',').map(parse).collect()
 }
 
 struct Reader<'a, V> {
@@ -102,62 +120,36 @@ struct Reader<'a, V> {
 }
 
 impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
-    fn parsed<T: FromStr>(&mut self, name: &'static str, expected: &'static str) -> Option<T> {
+    /// Value of a variable that is set, and makes sense.
+    fn value<T>(
+        &mut self,
+        name: &'static str,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
         let value = (self.variable)(name)?;
-        let parsed = value.to_str().and_then(|text| text.parse().ok());
+        let parsed = value.to_str().and_then(parse);
         if parsed.is_none() {
             self.bad.push(BadSetting { name, value, expected });
         }
         parsed
     }
 
-    fn list<T: FromStr>(&mut self, name: &'static str, expected: &'static str) -> Vec<T> {
-        let Some(value) = (self.variable)(name) else { return Vec::new() };
-        let parts = value.to_str().unwrap_or_default().split(',');
-        let parsed: Result<Vec<T>, _> = parts.map(str::parse).collect();
-        parsed.unwrap_or_else(|_| {
-            self.bad.push(BadSetting { name, value, expected });
-            Vec::new()
-        })
-    }
-
-    fn one_of<T: Copy>(
+    /// Overrides an option by the word of a variable.
+    fn word<T: DeserializeOwned>(
         &mut self,
+        option: &mut Option<T>,
         name: &'static str,
-        values: &[(&str, T)],
         expected: &'static str,
-    ) -> Option<T> {
-        let value = (self.variable)(name)?;
-        let found = values.iter().find(|(text, _)| value == **text);
-        if found.is_none() {
-            self.bad.push(BadSetting { name, value, expected });
+    ) {
+        if let Some(word) = self.value(name, expected, parse_word) {
+            *option = Some(word);
         }
-        found.map(|(_, meaning)| *meaning)
     }
-
-    fn seconds(&mut self, name: &'static str) -> Option<Duration> {
-        let value = (self.variable)(name)?;
-        let seconds = value.to_str().and_then(|text| text.parse().ok());
-        let seconds =
-            seconds.filter(|seconds| (0.0..=settings::RECEIVE_WAIT_MAX).contains(seconds));
-        if seconds.is_none() {
-            self.bad.push(BadSetting { name, value, expected: "seconds, up to 3600" });
-        }
-        seconds.map(Duration::from_secs_f64)
-    }
-}
-
-/// The node with files of this process.
-fn own_files(mut node: LaunchedNode) -> Box<LaunchedNode> {
-    let own = |path: PathBuf| for_process(path.into_os_string(), process::id());
-    node.options.pcap = node.options.pcap.map(own);
-    node.options.tcp_trace = node.options.tcp_trace.map(own);
-    Box::new(node)
 }
 
 /// `%p` becomes the process id: a program that forks has a file for each process.
 fn for_process(path: OsString, id: u32) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt as _;
     let mut octets = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some(&first) = rest.first() {
@@ -174,6 +166,12 @@ fn for_process(path: OsString, id: u32) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use flue_adapter::{
+        MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch, address_map::AddressMap,
+    };
+
     use super::*;
 
     #[test]
@@ -194,29 +192,84 @@ mod tests {
             settings::CONTROL => Some("none".into()),
             _ => None,
         });
-        let expected = Settings {
-            pcap: Some("/tmp/a.pcapng".into()),
-            mpa_crc: Some(false),
-            mpa_markers: Some(true),
-            mpa_revision: Some(MpaRevision::Auto),
-            rfc7306: Some(false),
+        let expected = AdapterOptions {
+            transport: TransportOptions::Sockets(SocketsOptions {
+                pcap: Some("/tmp/a.pcapng".into()),
+                seed: None,
+            }),
+            mpa: MpaOptions {
+                accept: MpaAcceptOptions {
+                    crc: Some(Switch::Off),
+                    markers: Some(Switch::On),
+                    rtr: None,
+                },
+                revision: Some(MpaRevision::Auto),
+            },
+            rfc7306: Some(Switch::Off),
             receive_wait: Some(Duration::from_millis(250)),
-            map: ["127.0.0.1=10.9.0.1", "::1=fd00::1"].map(|it| it.parse().unwrap()).into(),
-            port_map: ["3260=3261", "[::1]:7=8"].map(|it| it.parse().unwrap()).into(),
-            control: Some("none".into()),
-            ..Settings::default()
+            map: AddressMap {
+                addresses: ["127.0.0.1=10.9.0.1", "::1=fd00::1"]
+                    .map(|it| it.parse().unwrap())
+                    .into(),
+                ports: ["3260=3261", "[::1]:7=8"].map(|it| it.parse().unwrap()).into(),
+            },
+            control: Some(ControlPlace::None),
         };
+        let expected = Settings { options: expected, ..Settings::default() };
         assert_eq!(settings, expected);
         let said: Vec<_> = bad.iter().map(ToString::to_string).collect();
         let expected = [
-            "FLUE_VERBS_RTR=seldom: expected send, write or read",
             "FLUE_VERBS_TAP={}: expected a node in JSON, as flue run gives it",
+            "FLUE_VERBS_RTR=seldom: expected send, write or read",
         ];
         assert_eq!(said, expected);
         for nonsense in ["-1", "3600.1", "NaN", "inf", "1s"] {
             let is_wait = |name| name == settings::RECEIVE_WAIT;
             let (settings, bad) = Settings::read(|name| is_wait(name).then(|| nonsense.into()));
             assert_eq!((settings, bad.len()), (Settings::default(), 1), "{nonsense}");
+        }
+    }
+
+    // What the launcher gives is overridden by each variable, and kept where one is not set or makes no sense.
+    #[test]
+    fn variables_override_the_options_of_the_launcher() {
+        let mut given = AdapterOptions::default();
+        given.mpa.accept.rtr = Some(Rtr::Read);
+        given.mpa.accept.crc = Some(Switch::Off);
+        given.map.ports = vec!["7=8".parse().unwrap()];
+        given.receive_wait = Some(Duration::ZERO);
+        let (settings, bad) = Settings::read(|name| match name {
+            OPTIONS_VARIABLE => Some(given.to_string().into()),
+            settings::RTR => Some("send".into()),
+            settings::MPA_CRC => Some("maybe".into()),
+            settings::PORT_MAP => Some("7".into()),
+            settings::PCAP => Some("/tmp/%p.pcapng".into()),
+            _ => None,
+        });
+        let mut expected = given;
+        expected.mpa.accept.rtr = Some(Rtr::Send);
+        let file = |path: String| {
+            TransportOptions::Sockets(SocketsOptions { pcap: Some(path.into()), seed: None })
+        };
+        expected.transport = file("/tmp/%p.pcapng".into());
+        assert_eq!(settings.options, expected);
+        let of_process = file(format!("/tmp/{}.pcapng", process::id()));
+        assert_eq!(settings.adapter().transport, of_process);
+        let reported: Vec<_> = bad.iter().map(ToString::to_string).collect();
+        let expected = [
+            "FLUE_VERBS_MPA_CRC=maybe: expected on or off",
+            "FLUE_VERBS_PORT_MAP=7: expected [HOST:]PORT=PORT,...",
+        ];
+        assert_eq!(reported, expected);
+        let is_options = |name| name == OPTIONS_VARIABLE;
+        for nonsense in ["{", "7", r#"{"mpa":{"crc":"maybe"}}"#, r#"{"transports":{}}"#] {
+            let (settings, bad) = Settings::read(|name| is_options(name).then(|| nonsense.into()));
+            assert_eq!(settings, Settings::default());
+            let bad = bad[0].to_string();
+            assert!(
+                bad.ends_with("expected options of an adapter in JSON, as flue run gives them"),
+                "{bad}"
+            );
         }
     }
 

@@ -30,7 +30,7 @@ use crate::{
     request::{self, SgeList},
 };
 
-/// Our part of a queue.
+/// Private part of a queue.
 struct SrqFields {
     srq: Arc<Srq>,
     events: Arc<AsyncEvents>,
@@ -39,10 +39,10 @@ struct SrqFields {
 
 type SrqObject = Object<ibv_srq, SrqFields>;
 
-/// Makes a queue, and writes back what there is of its attributes.
+/// Creates a queue, and writes back its actual attributes.
 ///
 /// # Safety
-/// Pointers are null or the program's.
+/// Pointers are null or those of the program.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
@@ -54,11 +54,11 @@ pub(crate) unsafe fn create(
     };
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
-    let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let (async_events, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
     let reached = Box::new(move |is_destroyed: &AtomicBool| {
         let (kind, name) = (AsyncEventKind::SrqLimitReached, named.load(Ordering::Relaxed));
         let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
-        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
+        async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let srq = Srq::new(domain, attr.attr.max_wr, attr.attr.max_sge, reached)?;
     let mut seen = ibv_srq::zeroed();
@@ -71,7 +71,7 @@ pub(crate) unsafe fn create(
     Ok(object.cast())
 }
 
-/// The queue behind the program's pointer.
+/// Returns the queue of the program's pointer.
 ///
 /// # Safety
 /// The pointer is null or of a queue.
@@ -80,7 +80,7 @@ pub(crate) unsafe fn of(srq: *mut ibv_srq) -> Result<Arc<Srq>, Errno> {
     Ok(unsafe { SrqObject::of(srq) }?.srq.clone())
 }
 
-/// What a queue's end waits for.
+/// Returns the acknowledgements for which the destruction of a queue waits.
 ///
 /// # Safety
 /// The pointer is null or of a queue.
@@ -91,10 +91,10 @@ pub(crate) unsafe fn async_acknowledgements<'a>(
     unsafe { SrqObject::of(srq) }.ok().map(|state| &state.acknowledgements)
 }
 
-/// Ends a queue, unless queue pairs use it.
+/// Destroys a queue, unless queue pairs use it.
 ///
 /// # Safety
-/// The pointer is null or of a queue, which nobody uses any more.
+/// The pointer is null or of a queue that is not used any more.
 pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     guard::pointer(|| unsafe { create(pd, attr) })
 }
 
-/// As [`create`], by the attributes of the extended call: basic queues only.
+/// As [`create`], with the attributes of the extended call: basic queues only.
 ///
 /// # Safety
 /// As [`create`].

@@ -1,7 +1,8 @@
 //! C interface that flue does not implement: additions of later releases of rdma-core to the public interface,
 //! and macros for more of them.
 //!
-//! Each kind of function reports EOPNOTSUPP in its own way. In C's calling convention they may ignore their arguments.
+//! Each kind of function reports EOPNOTSUPP in its own way. The calling convention of C allows them to ignore their
+//! arguments.
 
 /// Defines functions that return EOPNOTSUPP.
 macro_rules! status {

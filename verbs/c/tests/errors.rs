@@ -1,7 +1,7 @@
-//! What programs are told when they err, and what they may rely on: C programs against the library, over kernel sockets
-//! of the loopback interface.
+//! Errors that programs get, and behavior that they rely on: C programs that use the library, over kernel sockets of
+//! the loopback interface.
 //!
-//! Needs `cc` and the headers of libibverbs and librdmacm; says so and passes without them, but fails in CI.
+//! Requires `cc` and the headers of libibverbs and librdmacm. Without them the tests are skipped, but fail in CI.
 
 use std::{
     env, fs,
@@ -12,13 +12,13 @@ use std::{
 
 use flue_verbs_abi::settings::{self, LIBRARY_FILE, LIBRARY_NAMES};
 
-/// Cargo builds the library beside this test.
+/// Returns the path of the library, which cargo builds beside this test.
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().join(LIBRARY_FILE)
 }
 
-/// A directory with the library under its names.
+/// Creates a directory with the library under its names.
 fn names(directory: &Path) -> PathBuf {
     let names = directory.join("lib");
     let _ = fs::remove_dir_all(&names);
@@ -39,7 +39,7 @@ fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         .args(["-Wall", "-Werror", "-o"])
         .arg(&program)
         .arg(&source)
-        // One that is linked to none of them has no reference to either.
+        // A program that is linked to neither library has no reference to them.
         .args(["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-lpthread"])
         .output();
     match compiled {
@@ -69,7 +69,7 @@ fn write_with_immediate_data() {
     run("errors", &["write-immediate"], &[(settings::RFC7306, "on")]);
 }
 
-// A thread that is still at an event channel when the main thread destroys that and ends the process.
+// The main thread destroys an event channel and exits while another thread reads it.
 #[test]
 fn an_event_channel_that_was_destroyed() {
     run("errors", &["channels"], &[]);
@@ -80,7 +80,7 @@ fn loaded_by_the_program() {
     run("loaded", &[], &[]);
 }
 
-// All or none of what `ibv_wr_complete` posts.
+// `ibv_wr_complete` posts all requests or none.
 #[test]
 fn batches_of_requests() {
     run("errors", &["batches"], &[]);
@@ -91,7 +91,7 @@ fn as_many_writes_with_immediate_data_as_of_other_requests() {
     run("errors", &["many-writes-immediate"], &[(settings::RFC7306, "on")]);
 }
 
-// Each way for the library to panic, and all who wait.
+// Every kind of panic of the library, with threads that wait for events.
 #[test]
 fn a_panic_ends_the_device() {
     for place in ["call", "core", "thread"] {
@@ -137,7 +137,7 @@ fn accept_after_the_requester_has_left_flushes_receives() {
     run("guest", &["leaves"], &[]);
 }
 
-// Packed structures of the program's, and identifiers whose events another thread takes.
+// Packed structures, and identifiers whose events another thread takes.
 #[test]
 fn structures_at_any_address_and_complete_identifiers() {
     run("structures", &[], &[]);

@@ -1,7 +1,7 @@
-//! The library's exports compared with the list of symbols, by the dynamic loader itself: each symbol under its
-//! versions, without a version, and no symbol that is not on the list.
+//! Comparison of the library's exports with the list of symbols, by the dynamic loader: each symbol under its versions
+//! and without a version, and no symbol that is not listed.
 //!
-//! Needs `cc` and `nm`; says so and passes without them, but fails in CI.
+//! Requires `cc` and `nm`. Without them the tests are skipped, but fail in CI.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use flue_verbs_abi::{
     },
 };
 
-/// Cargo builds the library beside this test.
+/// Returns the path of the library, which cargo builds beside this test.
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().join(LIBRARY_FILE)
@@ -31,22 +31,21 @@ fn lacks(what: &str) {
     println!("skipped: {what}");
 }
 
-/// Runs a compiler or linker in `directory`. `None`: there is none.
+/// Runs a compiler or linker in `directory`. `None`: not installed.
 fn cc(directory: &Path, arguments: &[&str]) -> Option<()> {
     let done = Command::new("cc").args(arguments).current_dir(directory).output().ok()?;
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     Some(())
 }
 
-/// Symbols as programs and providers of one version of the private interface bind them.
+/// Returns the symbols that programs and providers of one version of the private interface bind.
 fn references(private: &'static str) -> Vec<Symbol> {
     let is_of_release =
         |symbol: &Symbol| symbol.version == private || !symbol.version.contains("PRIVATE");
     symbols().filter(is_of_release).collect()
 }
 
-/// Library of the same versions as the originals, or without any, with empty functions; and a program that is linked
-/// to it.
+/// Builds a library of empty functions with the versions of the originals or none, and a program that is linked to it.
 fn build_program(directory: &Path, references: &[Symbol], is_versioned: bool) -> Option<()> {
     let (mut stubs, mut program, mut script) = (String::new(), String::new(), String::new());
     for Symbol { name, .. } in references {
@@ -78,7 +77,7 @@ fn build_program(directory: &Path, references: &[Symbol], is_versioned: bool) ->
         directory,
         &["-shared", "-fPIC", "-Wl,-soname,libprobe.so", map, "stubs.c", "-o", "libprobe.so"],
     )?;
-    // Functions of C's own library would do for `rpoll` and the like otherwise.
+    // Otherwise the linker would bind `rpoll` and others to functions of the C library.
     cc(directory, &["-Wl,-z,now", "-fno-builtin", "program.c", "./libprobe.so", "-o", "program"])
 }
 
@@ -107,13 +106,13 @@ fn every_symbol_binds_under_its_version() {
     PRIVATE_VERSIONS.iter().for_each(|private| every_symbol_binds(private, true));
 }
 
-// As a program whose linker has seen a library without versions.
+// References of a program that was linked to a library without versions.
 #[test]
 fn every_symbol_binds_without_a_version() {
     PRIVATE_VERSIONS.iter().for_each(|private| every_symbol_binds(private, false));
 }
 
-// NCCL looks its functions up so.
+// NCCL resolves its functions so.
 #[test]
 fn dlvsym_finds_every_symbol_under_each_of_its_versions_only() {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("dlvsym");
@@ -133,7 +132,7 @@ fn dlvsym_finds_every_symbol_under_each_of_its_versions_only() {
     assert!(found.status.success() && text.is_empty(), "{}: {text}", found.status);
 }
 
-/// Prints what is not found, and what is found under a version that it does not have.
+/// Prints symbols that are missing, and symbols that are found under a wrong version.
 const DLVSYM_MAIN: &str = r#"
 int main(int count, char **arguments)
 {

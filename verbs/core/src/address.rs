@@ -2,7 +2,6 @@
 //! node its own.
 
 mod listeners;
-mod map;
 
 use std::{
     fs,
@@ -11,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use flue_node::NodeOptions;
+use flue_adapter::NodeOptions;
 use offload_engine::{
     address::{LocalAddress, unscoped},
     state::MacAddress,
@@ -20,8 +19,6 @@ use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
     netdevice::name_to_index, socket_with, sockopt,
 };
-
-pub use self::map::{AddressMap, AddressMapping, PortMapping, View};
 
 use crate::errno::Errno;
 
@@ -33,17 +30,17 @@ fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
     Ok(SocketAddr::try_from(found)?)
 }
 
-/// Addresses that the connections of an adapter can have.
+/// Addresses that connections of a device can have.
 #[derive(Debug)]
 pub enum Addresses {
-    /// Those of this machine.
+    /// Addresses of this machine.
     Machine,
-    /// Those of a node.
+    /// Addresses of a node.
     Node(Box<NodeOptions>),
 }
 
 impl Addresses {
-    /// Options of the node; `None`: the addresses are those of this machine.
+    /// Returns the options of the node. `None`: the addresses are those of this machine.
     pub fn node(&self) -> Option<&NodeOptions> {
         match self {
             Self::Machine => None,
@@ -51,12 +48,12 @@ impl Addresses {
         }
     }
 
-    /// Returns the scope that link-local addresses without any have; 0: none.
+    /// Returns the scope of link-local addresses without one. 0: none.
     pub(crate) fn scope(&self) -> u32 {
         self.node().map_or(0, scope_of_node)
     }
 
-    /// Returns the address as the adapter has it. On a node, which has one link, a scope is dropped.
+    /// Returns the address in the form of the adapter. On a node, which has one link, the scope is removed.
     pub(crate) fn of_adapter(&self, address: SocketAddr) -> SocketAddr {
         match self {
             Self::Machine => address,
@@ -64,7 +61,7 @@ impl Addresses {
         }
     }
 
-    /// Takes a port without listening. On a node the port may be 0: the caller chooses one.
+    /// Reserves a port without listening. On a node, port 0 is returned unchanged: the caller chooses one.
     ///
     /// # Errors
     /// As [`reserve`]; `EADDRNOTAVAIL`: not an address of the node.
@@ -89,7 +86,7 @@ impl Addresses {
         }
     }
 
-    /// The local address from which `remote` is reached, with port 0.
+    /// Returns the local address for connections to `remote`, with port 0.
     ///
     /// # Errors
     /// As [`source_of`] and [`source_on_node`].
@@ -104,8 +101,8 @@ impl Addresses {
         }
     }
 
-    /// Logs the cause of a refused bind or listen: a TCP listener of this program has the port. Those of a node are
-    /// others.
+    /// Logs the cause of a failed bind or listen if a TCP listener of this program has the port. Ports of a node are
+    /// independent of those of the kernel.
     pub(crate) fn log_port_in_use(&self, at: SocketAddr) {
         let port = at.port();
         if matches!(self, Self::Machine) && listeners::has_listener(port) {
@@ -117,8 +114,8 @@ impl Addresses {
     }
 }
 
-/// Takes a port of the machine's without listening: nobody else gets it, but for sockets that share it with this one,
-/// as a listener and a connection of the adapter do. Returns it with the whole address.
+/// Reserves a port of the machine without listening, for sockets that share it: a listener and connections of the
+/// adapter. Returns the socket and the complete address.
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
@@ -135,18 +132,19 @@ fn reserve(at: LocalAddress) -> Result<(OwnedFd, SocketAddr), Errno> {
     Ok((socket, local))
 }
 
-/// Returns the local address from which the kernel reaches `remote`, with port 0. A link-local one has its scope.
+/// Returns the local address from which the kernel reaches `remote`, with port 0, and with the scope if it is
+/// link-local.
 ///
 /// # Errors
-/// `ENETUNREACH`, `EHOSTUNREACH`: there is no route. `EADDRNOTAVAIL`: `from` is not an address of this machine.
-/// `EINVAL`: a link-local address without a scope, or scopes of two interfaces.
+/// `ENETUNREACH`, `EHOSTUNREACH`: no route. `EADDRNOTAVAIL`: `from` is not an address of this machine. `EINVAL`: a
+/// link-local address without a scope, or scopes of two interfaces.
 fn source_of(remote: SocketAddr, from: Option<SocketAddr>) -> Result<SocketAddr, Errno> {
     let socket = socket_with(family(remote), SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     if let Some(mut from) = from {
         from.set_port(0);
         bind(&socket, &from)?;
     }
-    // Any port: nothing is sent.
+    // Any port will do, since nothing is sent.
     let mut target = remote;
     target.set_port(remote.port().max(1));
     connect(&socket, &target)?;
@@ -159,7 +157,7 @@ fn is_link_local(address: SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Returns the scope of an address; 0: it has none.
+/// Returns the scope of an address. 0: none.
 pub(crate) fn scope(address: SocketAddr) -> u32 {
     match address {
         SocketAddr::V4(_) => 0,
@@ -167,7 +165,7 @@ pub(crate) fn scope(address: SocketAddr) -> u32 {
     }
 }
 
-/// Returns the address, with this scope if it is a link-local one without any.
+/// Returns the address, with this scope if it is link-local and has none.
 pub(crate) fn with_scope(address: SocketAddr, scope: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(mut v6) if is_link_local(address) && v6.scope_id() == 0 => {
@@ -186,16 +184,16 @@ fn scope_of_node(node: &NodeOptions) -> u32 {
     socket.and_then(|socket| name_to_index(&socket, &node.tap)).unwrap_or(0)
 }
 
-/// An interface of this machine.
+/// Network interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its index.
+    /// Index.
     pub index: u32,
-    /// Its hardware address.
+    /// Hardware address.
     pub mac: MacAddress,
-    /// Bytes of its largest IP packet.
+    /// MTU in bytes.
     pub mtu: u32,
 }
 
@@ -209,12 +207,12 @@ fn interface(directory: &Path) -> Option<Interface> {
     })
 }
 
-/// Bit of an interface's flags: up.
+/// Interface flag IFF_UP.
 const UP: u32 = 1;
-/// Bit of an interface's flags: loopback.
+/// Interface flag IFF_LOOPBACK.
 const LOOPBACK: u32 = 8;
 
-/// The interface that gives the device its identity: the first that is up, loopback if there is no other.
+/// Returns the interface whose identity the device has: the first that is up, or loopback if there is no other.
 #[must_use]
 pub fn interface_of_device() -> Interface {
     let Ok(entries) = fs::read_dir("/sys/class/net") else { return Interface::default() };
@@ -232,19 +230,19 @@ pub fn interface_of_device() -> Interface {
     found.into_iter().next().map(|(.., interface)| interface).unwrap_or_default()
 }
 
-/// The node that gives the device its identity: it has no interface of this machine.
+/// Returns the identity that the device has on a node, which has no interface of this machine.
 #[must_use]
 pub fn interface_of_node(node: &NodeOptions) -> Interface {
     let mac = node.mac();
     Interface { name: node.tap.clone(), index: 0, mac, mtu: node.mtu_bytes.into() }
 }
 
-/// The address of a node from which it reaches `remote`, with port 0.
+/// Returns the address of a node for connections to `remote`, with port 0.
 ///
 /// # Errors
-/// `EHOSTUNREACH`: it is the node itself, or a loopback address: a node has no connections with itself. `ENETUNREACH`:
-/// there is no route, as for a link-local address outside of the prefixes. `EADDRNOTAVAIL`: `from` is not an address of
-/// the node.
+/// `EHOSTUNREACH`: `remote` is the node itself or a loopback address; a node has no connections with itself.
+/// `ENETUNREACH`: no route, as for a link-local address outside of the prefixes. `EADDRNOTAVAIL`: `from` is not an
+/// address of the node.
 fn source_on_node(
     node: &NodeOptions,
     remote: SocketAddr,
@@ -267,8 +265,8 @@ fn source_on_node(
     }
 }
 
-/// What a program means that binds to `at` on a node: a loopback address is the first of the node's of that family.
-/// libfabric looks for devices so.
+/// Returns the address of a node for a bind to `at`: a loopback address is replaced with the node's first address of
+/// that family. libfabric discovers devices by such binds.
 fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
     let mut own = node.addresses.iter().map(|own| own.address());
     match at.ip().is_loopback() {
@@ -280,12 +278,12 @@ fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether it is an address of the node.
+/// Returns true if `ip` is an address of the node.
 fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
     node.addresses.iter().any(|own| own.address() == ip)
 }
 
-/// The identifier of a node: EUI-64 of a hardware address.
+/// Returns the EUI-64 of a hardware address, for the GUID of the node.
 #[must_use]
 pub const fn eui64(MacAddress(mac): MacAddress) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac;
@@ -297,19 +295,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifier_of_a_hardware_address() {
+    fn guid_is_the_eui64_of_the_hardware_address() {
         let guid = eui64(MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
         assert_eq!(guid, [0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
     }
 
-    // A port that is reserved is taken for those that do not share, and free for those that do.
+    // A reserved port is in use for sockets that do not share it, and free for those that do.
     #[test]
-    fn reserved_ports() {
+    fn reserved_port_can_be_shared() {
         let at = |text: &str| LocalAddress::from(text.parse::<SocketAddr>().unwrap());
         let (_kept, local) = reserve(at("127.0.0.1:0")).unwrap();
         assert_ne!(local.port(), 0);
         let stranger = std::net::UdpSocket::bind(local);
-        assert!(stranger.is_ok(), "another protocol's ports are others");
+        assert!(stranger.is_ok(), "UDP ports are independent of TCP ports");
         let again = reserve(local.into()).unwrap();
         assert_eq!(again.1, local);
         let foreign = reserve(at("192.0.2.1:0"));
@@ -317,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_of_nodes() {
+    fn node_source_follows_prefixes_and_gateways() {
         let node = |gateways: &[&str]| NodeOptions {
             addresses: ["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64"]
                 .map(|it| it.parse().unwrap())
@@ -349,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn sources() {
+    fn source_is_a_local_address_without_port() {
         let source = source_of("127.0.0.1:7".parse().unwrap(), None).unwrap();
         assert_eq!(source, "127.0.0.1:0".parse().unwrap());
         let source =

@@ -11,19 +11,19 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum AsyncEventKind {
-    /// A completion queue overran.
+    /// Overrun of a completion queue.
     CqError = 0,
-    /// The connection was lost, the peer reported an error, or this side failed.
+    /// Loss of the connection, error report of the peer, or local failure.
     QpFatal = 1,
-    /// The peer sent an invalid request.
+    /// Invalid request of the peer.
     QpRequestError = 2,
-    /// The peer requested access to memory without the right to it.
+    /// Access of the peer without the right to it.
     QpAccessError = 3,
-    /// The device failed.
+    /// Failure of the device.
     DeviceFatal = 8,
-    /// A shared receive queue has fewer receives than its limit.
+    /// Fewer receives than the limit of a shared receive queue.
     SrqLimitReached = 15,
-    /// The queue pair takes no more receives from its shared receive queue.
+    /// Last receive of a queue pair with a shared receive queue.
     LastWqeReached = 16,
 }
 

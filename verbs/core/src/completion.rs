@@ -7,7 +7,7 @@ const WITH_IMM: u32 = 2;
 /// `IBV_WC_WITH_INV`.
 const WITH_INV: u32 = 8;
 
-/// `ibv_wc_status` of a completion.
+/// Returns the `ibv_wc_status` of a completion.
 pub const fn status(completion: &Completion) -> u32 {
     match completion.status {
         WcStatus::Success => 0,
@@ -17,17 +17,17 @@ pub const fn status(completion: &Completion) -> u32 {
         WcStatus::Flushed => 5,
         WcStatus::RemoteInvalidRequest => 9,
         WcStatus::RemoteAccess => 10,
-        // iWARP has no receiver-not-ready: a Send without a receive ends the connection.
+        // iWARP has no RNR NAK: a Send without a posted receive ends the connection.
         WcStatus::RemoteNotReady | WcStatus::RemoteOperation => 11,
         WcStatus::ConnectionLost => 12,
     }
 }
 
-/// `ibv_wc_opcode` of a completion.
+/// Returns the `ibv_wc_opcode` of a completion.
 pub const fn opcode(completion: &Completion) -> u32 {
     match completion.opcode {
         WcOpcode::Send => 0,
-        // Immediate data stand for a Write with them: nothing else posts any.
+        // Only RDMA Writes with immediate data post an Immediate Data message.
         WcOpcode::Write | WcOpcode::Immediate => 1,
         WcOpcode::Read => 2,
         WcOpcode::CompareSwap => 3,
@@ -39,7 +39,7 @@ pub const fn opcode(completion: &Completion) -> u32 {
     }
 }
 
-/// Immediate data as it lay in the message, or the invalidated key; and `IBV_WC_WITH_*`.
+/// Returns the immediate data in message order or the invalidated key, and `IBV_WC_WITH_*`.
 pub const fn arrival(completion: &Completion) -> (u32, u32) {
     match completion.arrival {
         Arrival::Plain => (0, 0),

@@ -16,56 +16,56 @@ use crate::{
     event_queue::{Acknowledgements, Closed, EventCallback, EventQueue},
 };
 
-/// A channel for events of completion queues: each names the queue that has something new.
+/// Completion channel. Each event names a queue with new completions.
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<CqNotifier>>,
-    /// Queues on it.
+    /// Number of queues on the channel.
     queues: AtomicUsize,
 }
 
 impl CompletionChannel {
-    /// A channel.
+    /// Creates a channel.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// `EMFILE`, `ENFILE`: no descriptor available.
     pub fn new() -> Result<Arc<Self>, Errno> {
         Ok(Arc::new(Self { events: EventQueue::new()?, queues: AtomicUsize::new(0) }))
     }
 
-    /// Its events' queue, with the descriptor.
+    /// Returns the event queue, which has the descriptor.
     pub const fn events(&self) -> &EventQueue<Arc<CqNotifier>> {
         &self.events
     }
 
-    /// The event of a unit that was read: the program's name of the queue, to be acknowledged. `None`: it was
-    /// withdrawn.
+    /// Takes the event of a unit that was read, and returns the program's name of the queue. The program must
+    /// acknowledge it. `None`: the event was withdrawn.
     ///
     /// # Errors
-    /// There is none, and none will come.
+    /// [`Closed`]: the event queue is empty and closed.
     pub fn take(&self) -> Result<Option<usize>, Closed> {
         let event = self.events.take(|notifier| notifier.acknowledgements.taken())?;
         Ok(event.map(|event| event.name.load(Ordering::Relaxed)))
     }
 
-    /// Whether queues are on it.
+    /// Returns true if queues use the channel.
     pub fn is_used(&self) -> bool {
         self.queues.load(Ordering::Relaxed) > 0
     }
 }
 
-/// What a failure of a queue calls, with the program's name of it: an asynchronous event, unless the queue is
-/// destroyed: then the flag is set, before events that wait are withdrawn.
+/// Handler for an overrun, with the program's name of the queue. The flag is true once the queue is destroyed; it is
+/// set before the withdrawal of queued events.
 pub type OverrunHandler = Box<dyn Fn(usize, &AtomicBool) + Send + Sync>;
 
-/// The part of a queue that announces completions. It outlives the queue while an announcement is under way.
+/// Notifications of a queue. They outlive the queue while one is being delivered.
 pub struct CqNotifier {
     channel: Option<Arc<CompletionChannel>>,
-    /// Of a queue without a channel.
+    /// Callback of a queue without a channel.
     callback: Option<EventCallback>,
-    /// The program's name of the queue: its address.
+    /// Program's name of the queue: its address.
     name: AtomicUsize,
-    /// The queue is destroyed.
+    /// True once the queue is destroyed.
     is_destroyed: AtomicBool,
     is_failure_reported: AtomicBool,
     acknowledgements: Acknowledgements,
@@ -74,22 +74,22 @@ pub struct CqNotifier {
 
 impl fmt::Debug for CqNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Announcer({:#x})", self.name.load(Ordering::Relaxed))
+        write!(f, "CqNotifier({:#x})", self.name.load(Ordering::Relaxed))
     }
 }
 
 impl CqNotifier {
-    /// A satisfied arm, or the failure of the queue.
+    /// Delivers the notification of a satisfied arm, or of the failure of the queue.
     fn notify(self: &Arc<Self>, outcome: Result<(), CqFailure>) {
-        // A failed queue announces itself with each arm.
+        // A failed queue notifies with each arm.
         if let Err(failure) = outcome {
             let is_reported = self.is_failure_reported.swap(true, Ordering::Relaxed);
             match failure {
                 CqFailure::Overrun if !is_reported => {
                     (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_destroyed);
                 }
-                // An event for what was flushed. Another one for each arm would keep a program busy that arms the queue
-                // and waits, and that the wait itself tells of the loss.
+                // One event for the flushed completions. An event for each arm would keep a program busy that arms the
+                // queue and waits; its wait reports the loss.
                 CqFailure::DeviceLost if is_reported => return,
                 CqFailure::Overrun | CqFailure::DeviceLost => {}
             }
@@ -103,22 +103,22 @@ impl CqNotifier {
     }
 }
 
-/// A completion queue.
+/// Completion queue.
 #[derive(Debug)]
 pub struct Cq {
     device: &'static Device,
     id: CqId,
     queue: Arc<CompletionQueue>,
     notifier: Arc<CqNotifier>,
-    /// Queue pairs on it.
+    /// Number of queue pairs that use it.
     pub(crate) users: AtomicUsize,
 }
 
 impl Cq {
-    /// A queue for at least `entries` completions; returns how many it holds.
+    /// Creates a queue for at least `entries` completions, and returns its depth.
     ///
     /// # Errors
-    /// `EINVAL`: none, or more than the adapter allows. `ENOMEM`.
+    /// `EINVAL`: zero entries, or more than the adapter's limit. `ENOMEM`.
     pub fn new(
         device: &'static Device,
         entries: u32,
@@ -128,7 +128,7 @@ impl Cq {
         Self::with_notifier(device, entries, channel, None, overrun)
     }
 
-    /// A queue for at least `entries` completions that calls `callback` with each notification, and when it fails.
+    /// Creates a queue that calls `callback` with each notification, and at its failure.
     ///
     /// # Errors
     /// As [`Cq::new`].
@@ -169,7 +169,7 @@ impl Cq {
         Ok((Self { device, id, queue, notifier, users: AtomicUsize::new(0) }, depth))
     }
 
-    /// Says how the program calls it.
+    /// Sets the program's name of the queue.
     pub fn set_name(&self, name: usize) {
         self.notifier.name.store(name, Ordering::Relaxed);
     }
@@ -178,12 +178,13 @@ impl Cq {
         self.id
     }
 
-    /// The adapter.
+    /// Returns the device.
     pub const fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Moves completions out; returns how many. A queue that is empty has the sockets looked at once.
+    /// Polls completions into `results`, and returns their number. On an empty queue it makes one iteration of the
+    /// adapter.
     ///
     /// # Errors
     /// As [`Device::check`].
@@ -195,7 +196,7 @@ impl Cq {
                 let is_busy = self.device.progress();
                 let count = self.queue.poll(results);
                 if count == 0 && !is_busy {
-                    // Programs poll without a pause, and with few CPUs whom they wait for needs theirs.
+                    // Programs poll in a loop; on few CPUs the thread or peer that they wait for needs the CPU.
                     std::thread::yield_now();
                 }
                 Ok(count)
@@ -204,12 +205,12 @@ impl Cq {
         }
     }
 
-    /// Moves completions out that are there; returns how many.
+    /// Takes queued completions without an iteration of the adapter, and returns their number.
     pub(crate) fn take<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         self.queue.poll(results)
     }
 
-    /// Asks for an event with the next completion, or the next that is solicited or an error.
+    /// Requests an event for the next completion, or for the next that is solicited or an error.
     ///
     /// # Errors
     /// As [`Device::check`].
@@ -220,10 +221,10 @@ impl Cq {
         Ok(())
     }
 
-    /// Changes how many completions it holds; returns how many.
+    /// Changes the depth to at least `entries`, and returns it.
     ///
     /// # Errors
-    /// `EINVAL`: none, more than the adapter allows, or more are in it.
+    /// `EINVAL`: zero entries, more than the adapter's limit, or fewer than are queued.
     pub fn resize(&self, entries: u32) -> Result<u32, Errno> {
         self.device.check()?;
         let depth = depth(entries, self.device.limits().cq_depth_max)?;
@@ -231,12 +232,13 @@ impl Cq {
         Ok(depth)
     }
 
-    /// The program has acknowledged events.
+    /// Counts events that the program has acknowledged.
     pub fn acknowledge(&self, events: u32) {
         self.notifier.acknowledgements.acknowledged(events.into());
     }
 
-    /// Ends it. Events that the program has not taken are withdrawn; those that it has taken are waited for.
+    /// Destroys the queue. Withdraws events that the program has not taken, and waits for the acknowledgement of those
+    /// that it has.
     ///
     /// # Errors
     /// `EBUSY`: queue pairs use it. As [`Device::check`].
@@ -251,13 +253,13 @@ impl Cq {
         }
         self.notifier.acknowledgements.wait();
         self.device.check()?;
-        // It may pend on a queue pair that waits for its identifier's end. Nobody hears of it any more.
+        // The close may be pending until a queue pair is destroyed with its identifier. Its completion has no receiver.
         let _ = self.device.with(|core, _| core.close(Key::Cq(self.id), Box::new(|| {})));
         Ok(())
     }
 }
 
-/// The depth of a queue for so many completions: with some room, as adapters have it.
+/// Returns the depth of a queue for `entries` completions, rounded up to a power of two.
 fn depth(entries: u32, most: u32) -> Result<u32, Errno> {
     if entries == 0 || entries > most {
         return Err(Errno::INVAL);
@@ -270,9 +272,9 @@ fn depth(entries: u32, most: u32) -> Result<u32, Errno> {
 mod tests {
     use super::*;
 
-    // At least what was asked for and one more, within the limit.
+    // At least one more than requested, within the limit.
     #[test]
-    fn depths() {
+    fn depth_is_rounded_up_within_the_limit() {
         for (entries, expected) in [(1, 2), (2, 4), (16, 32), (100, 128), (999, 1000), (1000, 1000)]
         {
             assert_eq!(depth(entries, 1000), Ok(expected));

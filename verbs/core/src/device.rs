@@ -5,13 +5,12 @@
 //! device of its own: objects that were created before the fork return `ENODEV` in the child, and the child's first
 //! call starts another device, as programs expect that fork before they open anything.
 //!
-//! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and
-//! sends the FIN of those that were. A node ends with its process too: [`Device::finish`] gives it time for what is on
-//! its way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in
-//! others, children included, the first call answers `EBUSY`.
+//! On kernel sockets, connections end with their process: the kernel resets those that are open, and sends the FIN of
+//! those that were closed. A node ends with its process too: [`Device::finish`] waits for outstanding FINs, and the
+//! launcher resets the remaining connections ([`flue_adapter::launched`]). A node belongs to one process: in others,
+//! children included, the first call returns `EBUSY`.
 
 use std::{
-    hash::{BuildHasher, Hasher, RandomState},
     net::SocketAddr,
     ops::{Deref, RangeInclusive},
     os::fd::OwnedFd,
@@ -21,14 +20,17 @@ use std::{
     },
 };
 
-use flue_node::launched::LaunchedNode;
+use flue_adapter::{
+    AdapterOptions, Error, NodeOptions,
+    address_map::{AddressMap, View},
+};
 use offload_engine::{
     address::LocalAddress,
     descriptor::{self, Guarded, moved_up},
     time::Duration,
 };
 use rdma_over_tcp::{
-    adapter::{self, Adapter, SocketsConfig},
+    adapter::Adapter,
     rnic::{Config, Limits},
 };
 use rustix::{
@@ -37,52 +39,41 @@ use rustix::{
 };
 
 use crate::{
-    address::{self, AddressMap, Addresses, View},
+    address::{self, Addresses},
     errno::Errno,
     process::{GENERATIONS_MAX, generation},
     sync::lock,
 };
 
-/// Ports of a node that identifiers get which ask for any: not those that its host stack gives to connections.
+/// Ports of a node for identifiers that bind to port 0. They are disjoint from the ephemeral ports of its host stack.
 const PORTS: RangeInclusive<u16> = 32_768..=49_151;
-/// How long a program that ends waits for FINs that are on their way on a node; longer than the shortest
-/// retransmission time-out, 200 ms.
+/// Maximum time for which an exiting program waits for outstanding FINs of a node: longer than the minimum
+/// retransmission timeout, 200 ms.
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// A place for each generation: a child may find its parent's half-made, and does not look at it.
+/// Devices by generation. A child never reads the slot of its parent while it may be partly initialized.
 static DEVICES: [OnceLock<Device>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
 
-/// How the adapter of this process is to be, before it is started.
-#[derive(Debug, Default)]
-pub struct DeviceOptions {
-    /// The adapter's configuration.
-    pub adapter: Config,
-    /// The node that carries the byte streams; `None`: kernel sockets.
-    pub node: Option<Box<LaunchedNode>>,
-    /// Addresses and ports of the program that stand for others.
-    pub map: AddressMap,
-}
-
-/// The adapter of a process, with what verbs add to it. It dereferences to the adapter.
+/// Device of a process. It dereferences to its adapter.
 #[derive(Debug)]
 pub struct Device {
     adapter: Adapter,
     addresses: Addresses,
     map: AddressMap,
-    /// Scope that the program is shown of link-local addresses that have none: those of a node.
+    /// Scope reported to the program for link-local addresses without one: those of a node.
     scope: u32,
     limits: Limits,
     rfc7306: bool,
     generation: usize,
-    /// Addresses that identifiers are bound to, and whether they are to be shared.
+    /// Addresses of bound identifiers. True if the identifier allows others to share it.
     bound: Mutex<Vec<(LocalAddress, bool)>>,
-    /// The process, for its children. `None`: the kernel has no such descriptors.
+    /// Process, for its children. `None`: the kernel does not support pidfds.
     process: Option<Guarded<OwnedFd>>,
-    /// Identifiers that listen.
+    /// Number of listening identifiers.
     listening: AtomicUsize,
 }
 
-/// Adapter of an object that the child of a fork can take over: then it is that of the child.
+/// Device of an object. The child of a fork may take the object over; its device is then that of the child.
 #[derive(Debug)]
 pub(crate) struct OwnerDevice(AtomicUsize);
 
@@ -93,7 +84,7 @@ impl OwnerDevice {
 
     pub(crate) fn device(&self) -> &'static Device {
         let device = DEVICES.get(self.0.load(Ordering::Relaxed)).and_then(OnceLock::get);
-        device.expect("an object is made by an adapter that was started")
+        device.expect("the device of an object is started")
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -105,34 +96,54 @@ impl OwnerDevice {
     }
 }
 
+/// Returns the number of an error, and logs what it does not explain.
+fn errno(node: Option<&NodeOptions>, error: &Error) -> Errno {
+    match error {
+        Error::Busy(_) => Errno::BUSY,
+        Error::Sockets { errno, .. } => errno.map_or(Errno::IO, Errno),
+        error => {
+            match node {
+                Some(node) => tracing::error!("TAP {}: {error}", node.tap),
+                None => tracing::error!("{error}"),
+            }
+            match error {
+                Error::Descriptors(_) => Errno::MFILE,
+                _ => Errno::NODEV,
+            }
+        }
+    }
+}
+
 impl Device {
-    /// The adapter of this process; `options` says how it is to be if it has not been started.
+    /// Returns the device of this process, and starts it at the first call. `options` returns the options, and the
+    /// defaults of the program for those without a value.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
-    /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
-    pub fn get(options: impl FnOnce() -> DeviceOptions) -> Result<&'static Self, Errno> {
+    /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread available. `ENODEV`: too many
+    /// generations, or the node cannot be started; the log has the cause. `EBUSY`: another process has the node.
+    pub fn get(options: impl FnOnce() -> (AdapterOptions, Config)) -> Result<&'static Self, Errno> {
         let generation = generation();
         let place = DEVICES.get(generation).ok_or(Errno::NODEV)?;
         if let Some(device) = place.get() {
             return Ok(device);
         }
-        let device = Self::start(options(), generation)?;
-        // Of two that were started at once one is dropped, before anything was made on it.
+        let (options, config) = options();
+        let device = Self::start(options, config, generation)?;
+        // If two threads start one each, the second is dropped before it has an object.
         Ok(place.get_or_init(|| device))
     }
 
-    /// The adapter of this process, if it has been started.
+    /// Returns the device of this process if it is started.
     pub fn started() -> Option<&'static Self> {
         DEVICES.get(generation())?.get()
     }
 
-    /// Adapters of the processes that this one was forked from, the nearest first.
+    /// Returns the devices of the processes that this one descends from, the parent's first.
     pub fn inherited() -> impl Iterator<Item = &'static Self> {
         DEVICES[..generation().min(GENERATIONS_MAX)].iter().rev().filter_map(OnceLock::get)
     }
 
-    /// Waits until the process of this adapter has ended, for at most `timeout`. Returns whether it has.
+    /// Waits for the exit of the process of this device, for at most `timeout`. Returns true if it has exited.
     pub fn wait_for_end_of_process(&self, timeout: Option<Duration>) -> bool {
         let Some(process) = &self.process else { return false };
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -145,7 +156,7 @@ impl Device {
         }
     }
 
-    /// Identifiers of this adapter that listen.
+    /// Returns the number of listening identifiers.
     pub fn listening(&self) -> usize {
         self.listening.load(Ordering::Relaxed)
     }
@@ -154,26 +165,20 @@ impl Device {
         self.listening.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    fn start(options: DeviceOptions, generation: usize) -> Result<Self, Errno> {
-        let DeviceOptions { adapter, node, map } = options;
+    fn start(options: AdapterOptions, config: Config, generation: usize) -> Result<Self, Errno> {
         descriptor::watch()?;
-        let random = || RandomState::new().build_hasher().finish();
-        let seed = u128::from(random()) << 64 | u128::from(random());
-        // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections
-        // live that were accepted there.
-        let adapter =
-            Config { seed, flush_on_peer_close: true, exclusive_endpoints: false, ..adapter };
-        let (limits, rfc7306) = (adapter.limits, adapter.rfc7306);
-        let (adapter, addresses) = match node {
-            None => {
-                let adapter = adapter::open_sockets(SocketsConfig::default(), adapter)?;
-                (adapter, Addresses::Machine)
-            }
-            Some(launched) => {
-                let adapter = Self::open_node(&launched, adapter)?;
-                (adapter, Addresses::Node(Box::new(launched.options)))
-            }
-        };
+        // Verbs have no half-closed connections, so a peer's FIN closes the connection. A program may listen again on
+        // an address that accepted connections still use.
+        let config = Config { flush_on_peer_close: true, exclusive_endpoints: false, ..config };
+        let options = options.completed().map_err(|error| errno(None, &error))?;
+        let config = options.configure(config);
+        let (limits, rfc7306) = (config.limits, config.rfc7306);
+        let opened =
+            options.open(config).map_err(|error| errno(options.transport.node(), &error))?;
+        let adapter = opened.first().clone();
+        let AdapterOptions { transport, map, .. } = options;
+        let node = transport.node().cloned().map(Box::new);
+        let addresses = node.map_or(Addresses::Machine, Addresses::Node);
         let scope = addresses.scope();
         let process =
             pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).map(Guarded::from).ok();
@@ -192,25 +197,10 @@ impl Device {
         })
     }
 
-    fn open_node(launched: &LaunchedNode, adapter: Config) -> Result<Adapter, Errno> {
-        let tap = &launched.options.tap;
-        match launched.open(adapter) {
-            Ok(Some(opened)) => Ok(opened),
-            Ok(None) => Err(Errno::BUSY),
-            Err(failure) => {
-                tracing::error!("TAP {tap}: {failure}");
-                match failure {
-                    flue_node::Error::Descriptors(_) => Err(Errno::MFILE),
-                    _ => Err(Errno::NODEV),
-                }
-            }
-        }
-    }
-
-    /// Whether the adapter can be used here and now.
+    /// Checks that the device belongs to this process.
     ///
     /// # Errors
-    /// `ENODEV`: it is another process's.
+    /// `ENODEV`: it belongs to another process.
     #[inline]
     pub fn check(&self) -> Result<(), Errno> {
         if self.generation != generation() {
@@ -219,44 +209,45 @@ impl Device {
         Ok(())
     }
 
-    /// Limits of objects and requests.
+    /// Returns the limits of objects and requests.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Whether peers are taken to know atomics and immediate data (RFC 7306).
+    /// Returns true if atomics and immediate data (RFC 7306) are enabled.
     pub const fn has_extensions(&self) -> bool {
         self.rfc7306
     }
 
-    /// The adapter.
+    /// Returns the adapter.
     pub const fn adapter(&self) -> &Adapter {
         &self.adapter
     }
 
-    /// Addresses of its connections.
+    /// Returns the addresses that its connections can have.
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Prepares for the exit of the process in order ([`Driver::finish`](rdma_over_tcp::adapter::Driver::finish)).
+    /// Completes outgoing FINs before the exit of the process
+    /// ([`Driver::finish`](rdma_over_tcp::adapter::Driver::finish)).
     pub fn finish(&self) {
         self.adapter.finish(LINGER_LIMIT);
     }
 
-    /// Returns the address of the adapter that the program's address stands for, and the program's view of it. On a
-    /// node, which has one link, a scope is dropped.
+    /// Translates an address of the program to that of the adapter, and returns the program's view of it. On a node,
+    /// which has one link, the scope is removed.
     pub(crate) fn translate(&self, given: SocketAddr) -> (SocketAddr, View) {
         let (address, view) = self.map.translate(given);
         (self.addresses.of_adapter(address), view)
     }
 
-    /// Returns the address that the program is shown for one of the adapter.
+    /// Translates an address of the adapter to the one that is reported to the program.
     pub(crate) fn shown(&self, address: SocketAddr, view: View) -> SocketAddr {
         address::with_scope(self.map.shown(address, view), self.scope)
     }
 
-    /// Takes a port without listening ([`Addresses::reserve`]), and notes that an identifier is bound to it.
+    /// Reserves a port without listening ([`Addresses::reserve`]), and records an identifier as bound to it.
     ///
     /// # Errors
     /// `EADDRINUSE`; `EADDRNOTAVAIL`; `EACCES`.
@@ -283,8 +274,8 @@ impl Device {
         }
     }
 
-    /// Logs the cause of a refused bind or listen, unless another identifier has the address. `is_bound`: the
-    /// identifier itself is noted with it.
+    /// Logs the cause of a failed bind or listen, unless another identifier is bound to the address. `is_bound`: true
+    /// if the identifier itself is recorded as bound.
     pub(crate) fn explain(&self, error: Errno, at: LocalAddress, is_bound: bool) {
         if error != Errno::ADDRINUSE {
             return;
@@ -295,10 +286,10 @@ impl Device {
         }
     }
 
-    /// Notes that an identifier is bound to `address`.
+    /// Records an identifier as bound to `address`.
     ///
     /// # Errors
-    /// `EADDRINUSE`: another one is, and one of them does not share.
+    /// `EADDRINUSE`: another identifier is bound to it, and one of the two does not allow sharing.
     pub(crate) fn bind(&self, address: LocalAddress, is_shared: bool) -> Result<(), Errno> {
         let mut bound = lock(&self.bound);
         let conflicts = |(other, other_is_shared): &(LocalAddress, bool)| {

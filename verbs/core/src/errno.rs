@@ -1,10 +1,10 @@
-//! Errors as verbs programs see them: numbers of errno(3).
+//! Errors of verbs programs: numbers of errno(3).
 
 use std::{fmt, io};
 
 use rdma_over_tcp::rnic::{ConnectError, VerbError};
 
-/// An error number.
+/// Error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
@@ -44,7 +44,7 @@ impl From<io::Error> for Errno {
 impl From<VerbError> for Errno {
     fn from(error: VerbError) -> Self {
         match error {
-            // As the kernel's drivers have it for a queue at its depth.
+            // Drivers of the kernel report a full queue so.
             VerbError::QueueFull | VerbError::NoResources => Self::NOMEM,
             VerbError::ReadOnly => Self::FAULT,
             VerbError::NoExtensions => Self::OPNOTSUPP,

@@ -1,12 +1,12 @@
 //! Event queue: descriptor, order, withdrawal, acknowledgements.
 //!
-//! The descriptor is an eventfd that counts as a semaphore: one unit for each event that waits, so that poll(2) tells
-//! whether there is one, and a read(2) of the program's thread blocks, returns EAGAIN or EINTR as the program has set
-//! it up. A reader takes a unit first, without a lock, and then an event. An event that is withdrawn meanwhile leaves
-//! it empty-handed, and it reads again.
+//! The descriptor is an eventfd in semaphore mode, with one unit for each queued event. So poll(2) reports it readable
+//! while events are queued, and a read(2) of the program blocks, or returns EAGAIN or EINTR as the program configured.
+//! A reader takes a unit first, without a lock, and then an event. If the event was withdrawn between the two, the
+//! reader finds none and reads again.
 //!
-//! When the device is gone ([`crate::fatal`]) the queues of the process are closed: their descriptors are readable for
-//! good, and who finds no event is told an error instead of waiting for one.
+//! When the device fails ([`crate::fatal`]) the queues of the process are closed: their descriptors remain readable,
+//! and a reader that finds no event gets an error instead of blocking.
 
 use std::{
     collections::VecDeque,
@@ -31,13 +31,13 @@ use crate::{
     sync::lock,
 };
 
-/// Units of a closed queue: more than can be read.
+/// Units added to a closed queue: more than a program can read.
 const UNITS_OF_CLOSED: u64 = 1 << 62;
 
-/// Descriptors of all queues.
+/// Descriptors of all queues of a process.
 static DESCRIPTORS: Registry<Descriptor> = Registry::new();
 
-/// Whether queues of a process are closed, also those that it makes from then on.
+/// True if the queues of a generation are closed, also those created later.
 static ARE_CLOSED: [AtomicBool; GENERATIONS_MAX] =
     [const { AtomicBool::new(false) }; GENERATIONS_MAX];
 
@@ -49,7 +49,7 @@ pub(crate) fn close_all() {
     }
 }
 
-/// What waits for nothing: no event will come.
+/// Error of an empty closed queue: no event follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed;
 
@@ -59,10 +59,10 @@ impl From<Closed> for Errno {
     }
 }
 
-/// The descriptor of a queue.
+/// Descriptor of a queue.
 #[derive(Debug)]
 struct Descriptor {
-    /// `None` at its end only. The program sees the number, and may close it: then it may be that of another file.
+    /// `None` only in `drop`. The program has the number and may close it; the number may then be that of another file.
     events: Option<OwnedFd>,
     inode: Inode,
     is_closed: AtomicBool,
@@ -93,7 +93,7 @@ impl Descriptor {
         let events = Some(events);
         let descriptor = Arc::new(Self { events, inode, is_closed: AtomicBool::new(false) });
         DESCRIPTORS.enter(&descriptor);
-        // Entered first: one that is too late for `close_all` sees its mark.
+        // Registered first: a descriptor that `close_all` missed finds the flag set.
         let are_closed = ARE_CLOSED.get(generation());
         if are_closed.is_some_and(|closed| closed.load(Ordering::Acquire)) {
             descriptor.close();
@@ -111,7 +111,8 @@ impl Descriptor {
         self.events.as_ref().expect("a descriptor until its end").as_fd()
     }
 
-    /// Returns true if the number is that of an event descriptor, and the program has not closed all of the library.
+    /// Returns true if the number is still that of the queue: the program has closed neither it nor all descriptors of
+    /// the library.
     fn is_intact(&self) -> bool {
         !descriptor::are_lost() && inode(self.events()) == Some(self.inode)
     }
@@ -130,8 +131,8 @@ impl Descriptor {
     }
 }
 
-/// Called with each event or completion that is announced, on whatever thread brings it, perhaps with a lock of the
-/// object that it is about: it only wakes up others.
+/// Callback for each event or completion. It runs on any thread, perhaps with the lock of the object held, so it must
+/// only wake threads.
 pub struct EventCallback(pub Box<dyn Fn() + Send + Sync>);
 
 impl fmt::Debug for EventCallback {
@@ -140,26 +141,26 @@ impl fmt::Debug for EventCallback {
     }
 }
 
-/// Events that wait.
+/// Queue of events.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     descriptor: Arc<Descriptor>,
-    waiting: Mutex<VecDeque<T>>,
+    queued: Mutex<VecDeque<T>>,
     /// Generation of the process that it belongs to.
     owner: AtomicUsize,
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// `EMFILE`, `ENFILE`: no descriptor available.
     pub fn new() -> Result<Self, Errno> {
         let owner = AtomicUsize::new(generation());
-        Ok(Self { descriptor: Descriptor::new()?, waiting: Mutex::default(), owner })
+        Ok(Self { descriptor: Descriptor::new()?, queued: Mutex::default(), owner })
     }
 
-    /// Returns whether it belongs to this process.
+    /// Returns true if the queue belongs to this process.
     pub fn is_own(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == generation()
     }
@@ -184,35 +185,35 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Has it belong to this process, without the events of the one before.
+    /// Transfers an inherited queue to this process, and drops its events.
     ///
     /// # Errors
-    /// `ENODEV`: another thread was using it at the fork.
+    /// `ENODEV`: another thread held the queue's lock at the fork.
     pub fn take_over(&self) -> Result<(), Errno> {
-        self.waiting.try_lock().map_err(|_| Errno::NODEV)?.clear();
+        self.queued.try_lock().map_err(|_| Errno::NODEV)?.clear();
         DESCRIPTORS.enter(&self.descriptor);
         self.owner.store(generation(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Wakes a program that polls the descriptor, without an event: the reader waits for the next one.
+    /// Wakes a program that polls the descriptor, without an event: the reader finds none and reads again.
     pub(crate) fn wake(&self) {
         self.descriptor.add(1);
     }
 
-    /// The descriptor, for the program.
+    /// Returns the descriptor, for the program.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.events()
     }
 
-    /// Adds an event, unless `is_unwanted`, which is asked under the queue's lock: [`EventQueue::withdraw`] is done
-    /// before or after it.
+    /// Adds an event, unless `is_unwanted` returns true. It is called under the queue's lock, so that
+    /// [`EventQueue::withdraw`] cannot run between the check and the insertion.
     pub fn push_unless(&self, event: T, is_unwanted: impl FnOnce() -> bool) {
-        let mut waiting = lock(&self.waiting);
+        let mut queued = lock(&self.queued);
         if is_unwanted() {
             return;
         }
-        waiting.push_back(event);
+        queued.push_back(event);
         self.descriptor.add(1);
     }
 
@@ -221,35 +222,35 @@ impl<T> EventQueue<T> {
         self.push_unless(event, || false);
     }
 
-    /// Takes the event that belongs to a unit that was read, and has `count` note it. `None`: it was withdrawn.
+    /// Takes the event of a unit that was read, and calls `count` with it. `None`: the event was withdrawn.
     ///
     /// # Errors
-    /// There is none, and none will come.
+    /// [`Closed`]: the queue is empty and closed.
     pub fn take(&self, count: impl FnOnce(&T)) -> Result<Option<T>, Closed> {
-        // Looked at first: what was added before a close is there.
+        // Read first: events that were added before the close are found.
         let is_closed = self.descriptor.is_closed.load(Ordering::Acquire);
-        match lock(&self.waiting).pop_front() {
+        match lock(&self.queued).pop_front() {
             None if is_closed => Err(Closed),
             event => Ok(event.inspect(count)),
         }
     }
 
-    /// Takes out the events that `is_withdrawn` names, with their units.
+    /// Removes the events for which `is_withdrawn` returns true, with their units.
     pub fn withdraw(&self, mut is_withdrawn: impl FnMut(&T) -> bool) -> Vec<T> {
-        let mut waiting = lock(&self.waiting);
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            waiting.drain(..).partition(|event| is_withdrawn(event));
-        *waiting = kept.into();
-        if !gone.is_empty()
-            && let Err(error) = self.take_units(gone.len())
+        let mut queued = lock(&self.queued);
+        let (withdrawn, kept): (Vec<_>, Vec<_>) =
+            queued.drain(..).partition(|event| is_withdrawn(event));
+        *queued = kept.into();
+        if !withdrawn.is_empty()
+            && let Err(error) = self.take_units(withdrawn.len())
         {
             tracing::error!(%error, "events not withdrawn from the descriptor");
         }
-        gone
+        withdrawn
     }
 
-    /// Takes units without waiting for them: a reader may have been faster. The program's flag of the descriptor
-    /// changes for a moment, under the lock that [`EventQueue::is_blocking`] takes.
+    /// Takes units without blocking, since readers may have taken them. The descriptor is non-blocking during the call,
+    /// under the lock that [`EventQueue::is_blocking`] takes.
     fn take_units(&self, count: usize) -> io::Result<()> {
         if !self.descriptor.is_intact() {
             return Ok(());
@@ -269,15 +270,16 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Whether the program has left the descriptor blocking: then an EAGAIN was a withdrawal's, and is not for it.
+    /// Returns true if the program's descriptor is in blocking mode. Then a withdrawal caused an EAGAIN, and the
+    /// program must not get it.
     pub fn is_blocking(&self) -> bool {
-        let _waiting = lock(&self.waiting);
+        let _queued = lock(&self.queued);
         fcntl_getfl(self.descriptor()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 }
 
-/// Events of an object that the program has taken, and those that it has acknowledged: the object's end waits until
-/// they are as many.
+/// Events of an object that the program has taken and not yet acknowledged. The destruction of the object waits until
+/// there is none.
 #[derive(Debug, Default)]
 pub struct Acknowledgements {
     outstanding: Mutex<u64>,
@@ -285,19 +287,19 @@ pub struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// The program has taken an event.
+    /// Counts an event that the program has taken.
     pub fn taken(&self) {
         *lock(&self.outstanding) += 1;
     }
 
-    /// It has acknowledged some. More than it has taken are its mistake.
+    /// Counts acknowledged events. A surplus is ignored.
     pub fn acknowledged(&self, count: u64) {
         let mut outstanding = lock(&self.outstanding);
         *outstanding = outstanding.saturating_sub(count);
         self.changed.notify_all();
     }
 
-    /// Waits until it has acknowledged all.
+    /// Waits until all events are acknowledged.
     pub fn wait(&self) {
         let mut outstanding = lock(&self.outstanding);
         while *outstanding > 0 {
@@ -319,9 +321,9 @@ mod tests {
         count
     }
 
-    // Each event has one unit, which leaves with it; others stay in order, and the descriptor blocks as before.
+    // The remaining events keep their order, and the descriptor its blocking mode.
     #[test]
-    fn withdrawn_events_leave_with_their_units() {
+    fn withdrawal_removes_events_with_their_units() {
         let queue = EventQueue::new().unwrap();
         (1..=5).for_each(|event| queue.push(event));
         queue.push_unless(6, || true);
@@ -335,9 +337,8 @@ mod tests {
         assert_eq!(noted, [1, 3, 5]);
     }
 
-    // A reader that has the unit of an event that is withdrawn goes empty-handed; nothing blocks.
     #[test]
-    fn a_reader_may_be_faster_than_a_withdrawal() {
+    fn withdrawal_after_the_reader_took_the_unit_does_not_block() {
         let queue = EventQueue::new().unwrap();
         queue.push(1);
         assert_eq!(units(&queue), 1);
@@ -345,9 +346,8 @@ mod tests {
         assert_eq!(queue.take(|_| ()), Ok(None));
     }
 
-    // What waits is told before the end, and nobody waits for more.
     #[test]
-    fn a_closed_queue_has_no_event_and_does_not_block() {
+    fn closed_queue_returns_queued_events_and_then_an_error() {
         let queue = EventQueue::new().unwrap();
         queue.push(1);
         queue.descriptor.close();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_are_waited_for() {
+    fn wait_returns_after_the_last_acknowledgement() {
         let events = Acknowledgements::default();
         events.wait();
         events.taken();

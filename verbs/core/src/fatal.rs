@@ -1,8 +1,8 @@
 //! Failure of the device: the loss of its link, or a panic of the library.
 //!
-//! By then the core has ended all connections and flushed what was posted. Each identifier that was bound to the device
-//! gets `RDMA_CM_EVENT_DEVICE_REMOVAL`, each open device `IBV_EVENT_DEVICE_FATAL`, and no queue of events lets anybody
-//! wait any more. The device does not come back: neither does the link, nor what a panic has left behind.
+//! The core has closed all connections and flushed posted requests before. Each identifier that was bound to the device
+//! gets `RDMA_CM_EVENT_DEVICE_REMOVAL`, each open device `IBV_EVENT_DEVICE_FATAL`, and event queues no longer block.
+//! The failure is permanent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,11 +14,11 @@ use crate::{
     qp,
 };
 
-/// Whether a process has lost its device.
+/// True if the device of a generation has failed.
 static HAVE_FAILED: [AtomicBool; GENERATIONS_MAX] =
     [const { AtomicBool::new(false) }; GENERATIONS_MAX];
 
-/// Whether this process has lost its device.
+/// Returns true if the device of this process has failed.
 pub fn has_failed() -> bool {
     HAVE_FAILED.get(generation()).is_some_and(|lost| lost.load(Ordering::Acquire))
 }
@@ -28,19 +28,19 @@ pub fn report_link_loss(device: &'static Device) {
     device.with(|core, _| core.notify_of_loss(Box::new(end)));
 }
 
-/// Resets all connections at the end of the process, for a node without a launcher. The kernel resets those of its
-/// sockets, and a launcher those of a node, unless it has ended with the parent of this process.
+/// Resets all connections at the exit of the process, for a node whose launcher has exited. Otherwise the kernel resets
+/// those of its sockets, and the launcher those of a node.
 pub fn reset_connections() {
     cm::close_all();
     qp::fail_all();
 }
 
-/// The library has panicked: ends the device. Not for callbacks.
+/// Closes the device after a panic of the library. Must not be called from a callback of the core.
 pub fn fail() {
     if let Some(device) = Device::started() {
         device.abandon();
     }
-    // The core may not have been able to say it.
+    // The core does not report the loss if the panic has left it unusable.
     end();
 }
 

@@ -1,11 +1,11 @@
 //! RDMA verbs and connection management as a mapping of the RDMA core ([`rdma_over_tcp::rnic`]), without C.
 //!
-//! `libibverbs.so.1` and `librdmacm.so.1` (the package `flue-verbs`) are the shell around it: they turn pointers and
-//! structures into these objects and back. Here are the rules of the two interfaces: states of queue pairs and of
-//! connection identifiers, numbers of statuses and events, lifetimes, and what is counted for which acknowledgement.
-//! Queues, memory protection and the protocol are the core's.
+//! `libibverbs.so.1` and `librdmacm.so.1` (the package `flue-verbs`) convert pointers and structures to these objects
+//! and back. This crate has the rules of the two interfaces: states of queue pairs and of connection identifiers,
+//! numbers of statuses and events, lifetimes and acknowledgements. Queues, memory protection and the protocol are those
+//! of the core.
 //!
-//! Nothing here is unsafe, prints, or keeps a thread of its own; the core's has one for all ([`device`]).
+//! The crate has no unsafe code, no output and no thread of its own; the adapter has one thread ([`device`]).
 
 #![forbid(unsafe_code)]
 

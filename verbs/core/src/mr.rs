@@ -6,32 +6,32 @@ use rdma_over_tcp::rnic::{Access, Close, Key, RegionId, RegisteredBuffer, VerbEr
 
 use crate::{errno::Errno, pd::Pd, sync::OneShot};
 
-/// `IBV_ACCESS_*`.
+/// Access flags, `IBV_ACCESS_*`.
 pub mod access {
-    /// The adapter may write.
+    /// Local write.
     pub const LOCAL_WRITE: u32 = 1;
-    /// Peers may write.
+    /// Remote write.
     pub const REMOTE_WRITE: u32 = 1 << 1;
-    /// Peers may read.
+    /// Remote read.
     pub const REMOTE_READ: u32 = 1 << 2;
-    /// Peers may use atomics.
+    /// Remote atomics.
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
-    /// Windows may be bound.
+    /// Binding of memory windows.
     pub const MW_BIND: u32 = 1 << 4;
-    /// Addresses count from the region's first byte.
+    /// Addresses relative to the first byte of the region.
     pub const ZERO_BASED: u32 = 1 << 5;
-    /// Pages are found when they are used.
+    /// On-demand paging.
     pub const ON_DEMAND: u32 = 1 << 6;
-    /// The pages are huge.
+    /// Huge pages.
     pub const HUGETLB: u32 = 1 << 7;
-    /// Wishes that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
+    /// Optional flags (`IBV_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL: u32 = 0x3ff << 20;
 }
 
-/// The rights of `IBV_ACCESS_*`.
+/// Converts access flags to rights.
 ///
 /// # Errors
-/// `EINVAL`: unknown flags, or a peer may write what the adapter may not. `EOPNOTSUPP`: on demand.
+/// `EINVAL`: unknown flags, or remote write or atomics without local write. `EOPNOTSUPP`: on-demand paging.
 pub fn rights(flags: u32) -> Result<Access, Errno> {
     use access::{
         HUGETLB, LOCAL_WRITE, MW_BIND, ON_DEMAND, OPTIONAL, REMOTE_ATOMIC, REMOTE_READ,
@@ -57,7 +57,7 @@ pub fn rights(flags: u32) -> Result<Access, Errno> {
     Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
 }
 
-/// A memory region.
+/// Memory region.
 #[derive(Debug)]
 pub struct Mr {
     pd: Arc<Pd>,
@@ -66,10 +66,10 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Registers `buffer`, whose address is the one that requests and peers name.
+    /// Registers `buffer`. Requests and peers use its address.
     ///
     /// # Errors
-    /// `EINVAL`: no byte, too many, or an address that wraps. `EFAULT`: memory that may only be read is to be written.
+    /// `EINVAL`: zero bytes, too many bytes, or an address that overflows. `EFAULT`: a right to write read-only memory.
     /// `ENOMEM`: too many regions. As [`Device::check`](crate::device::Device::check).
     pub fn new(pd: &Arc<Pd>, buffer: &RegisteredBuffer, rights: Access) -> Result<Self, Errno> {
         let device = pd.device();
@@ -87,12 +87,12 @@ impl Mr {
         Ok(Self { pd: pd.clone(), id, key })
     }
 
-    /// Its key, for this side and for peers.
+    /// Returns the key, which is both the local and the remote one.
     pub const fn key(&self) -> u32 {
         self.key
     }
 
-    /// Its domain.
+    /// Returns the domain.
     pub const fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -101,7 +101,7 @@ impl Mr {
         self.id
     }
 
-    /// Ends the registration. When this returns nothing reads or writes the memory any more.
+    /// Deregisters the memory. After the return the adapter does not access it.
     ///
     /// # Errors
     /// `EBUSY`: windows are bound to it. As [`Device::check`](crate::device::Device::check).
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_of_flags() {
+    fn access_flags_map_to_rights() {
         use access::{HUGETLB, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
         assert_eq!(rights(0), Ok(Access::NONE));
         assert_eq!(rights(REMOTE_READ | HUGETLB | 1 << 20), Ok(Access::REMOTE_READ));
@@ -139,7 +139,7 @@ mod tests {
         {
             assert!(granted.contains(right));
         }
-        assert_eq!(rights(REMOTE_WRITE), Err(Errno::INVAL), "a peer may not write more than we");
+        assert_eq!(rights(REMOTE_WRITE), Err(Errno::INVAL), "remote write requires local write");
         assert_eq!(rights(REMOTE_ATOMIC | REMOTE_READ), Err(Errno::INVAL));
         assert_eq!(rights(1 << 8 | LOCAL_WRITE), Err(Errno::INVAL));
         assert_eq!(rights(1 << 30), Err(Errno::INVAL));

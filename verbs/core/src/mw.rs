@@ -6,10 +6,10 @@ use rdma_over_tcp::rnic::{Access, Key, WindowId, WindowType};
 
 use crate::{errno::Errno, mr::access, pd::Pd};
 
-/// The rights that a window may grant.
+/// Converts access flags to rights of a window.
 ///
 /// # Errors
-/// `EINVAL`: others than a peer's.
+/// `EINVAL`: flags other than remote access and zero-based addresses.
 pub fn mw_rights(flags: u32) -> Result<Access, Errno> {
     use access::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
     let map = [
@@ -25,7 +25,7 @@ pub fn mw_rights(flags: u32) -> Result<Access, Errno> {
     Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
 }
 
-/// A memory window.
+/// Memory window.
 #[derive(Debug)]
 pub struct Mw {
     pd: Arc<Pd>,
@@ -34,10 +34,10 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// A window, which is not bound.
+    /// Creates an unbound window.
     ///
     /// # Errors
-    /// `ENOMEM`: there are too many. As [`Device::check`](crate::device::Device::check).
+    /// `ENOMEM`: the adapter's limit is reached. As [`Device::check`](crate::device::Device::check).
     pub fn new(pd: &Arc<Pd>, kind: WindowType) -> Result<Self, Errno> {
         let device = pd.device();
         device.check()?;
@@ -50,12 +50,12 @@ impl Mw {
         self.id
     }
 
-    /// Its type.
+    /// Returns the type.
     pub const fn kind(&self) -> WindowType {
         self.kind
     }
 
-    /// The key of its last bind, or the first one.
+    /// Returns the key of the last bind, or the initial key.
     ///
     /// # Errors
     /// As [`Device::check`](crate::device::Device::check).
@@ -64,7 +64,7 @@ impl Mw {
         self.pd.device().with(|core, _| core.window_token(self.id)).ok_or(Errno::INVAL)
     }
 
-    /// Ends it, and what it opens.
+    /// Destroys the window and the access that it grants.
     ///
     /// # Errors
     /// As [`Device::check`](crate::device::Device::check).

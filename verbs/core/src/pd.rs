@@ -9,20 +9,20 @@ use rdma_over_tcp::rnic::{Key, PdId};
 
 use crate::{device::Device, errno::Errno};
 
-/// A protection domain.
+/// Protection domain.
 #[derive(Debug)]
 pub struct Pd {
     device: &'static Device,
     id: PdId,
-    /// Regions, queue pairs and others in it.
+    /// Number of regions, windows, queue pairs and shared receive queues in it.
     pub(crate) users: AtomicUsize,
 }
 
 impl Pd {
-    /// A domain.
+    /// Creates a domain.
     ///
     /// # Errors
-    /// `ENOMEM`: there are too many. As [`Device::check`].
+    /// `ENOMEM`: the adapter's limit is reached. As [`Device::check`].
     pub fn new(device: &'static Device) -> Result<Arc<Self>, Errno> {
         device.check()?;
         let id = device.with(|core, _| core.create_pd())?;
@@ -33,15 +33,15 @@ impl Pd {
         self.id
     }
 
-    /// The adapter.
+    /// Returns the device.
     pub const fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Ends it.
+    /// Destroys the domain.
     ///
     /// # Errors
-    /// `EBUSY`: something is in it. As [`Device::check`].
+    /// `EBUSY`: it has users. As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Errno::BUSY);

@@ -7,69 +7,72 @@ use std::sync::{
 
 use crate::sync::lock;
 
-/// Processes that descend from each other and each have an adapter, at most.
+/// Maximum number of generations of processes that have a device.
 pub const GENERATIONS_MAX: usize = 64;
 
-/// Forks so far, on the way to this process.
+/// Number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Has what was made before answer `ENODEV`: called in the child of a fork. It only counts.
+/// Begins a generation, in the child of a fork: objects of earlier ones return `ENODEV`. Async-signal-safe.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Forks so far on the way to this process: what was made with another number is another process's. Below
-/// [`GENERATIONS_MAX`] where there can be an adapter.
+/// Returns the generation of this process. An object of another generation belongs to another process. Processes
+/// with a device have one below [`GENERATIONS_MAX`].
 #[inline]
 pub fn generation() -> usize {
     GENERATION.load(Ordering::Relaxed) as usize
 }
 
-/// Objects of one kind, for as long as somebody else keeps them. A child of a fork does not see its parent's.
+/// Weak references to the objects of one kind, by generation.
 #[derive(Debug)]
 pub struct Registry<T>([Mutex<Members<T>>; GENERATIONS_MAX]);
 
 #[derive(Debug)]
 struct Members<T> {
     all: Vec<Weak<T>>,
-    /// As many as that have those taken out that are gone.
-    many: usize,
+    /// Number of references at which those to dropped objects are removed.
+    sweep_at: usize,
 }
 
-/// So few are never looked through.
-const MANY_MIN: usize = 64;
+/// Smallest number of references that is swept.
+const SWEEP_MIN: usize = 64;
 
 impl<T> Registry<T> {
-    /// Without a member.
+    /// Creates an empty registry.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
-        Self([const { Mutex::new(Members { all: Vec::new(), many: MANY_MIN }) }; GENERATIONS_MAX])
+        Self(
+            [const { Mutex::new(Members { all: Vec::new(), sweep_at: SWEEP_MIN }) };
+                GENERATIONS_MAX],
+        )
     }
 
-    /// Enters an object.
+    /// Adds an object of this process.
     pub fn enter(&self, object: &Arc<T>) {
         let Some(members) = self.0.get(generation()) else { return };
         let mut members = lock(members);
-        if members.all.len() >= members.many {
+        if members.all.len() >= members.sweep_at {
             members.all.retain(|member| member.strong_count() > 0);
-            members.many = MANY_MIN.max(2 * members.all.len());
+            members.sweep_at = SWEEP_MIN.max(2 * members.all.len());
         }
         members.all.push(Arc::downgrade(object));
     }
 
-    /// Objects that this process has inherited. A child has them from its parent, whose threads may have been using
-    /// the registry at the fork: then there is none.
+    /// Returns the objects of the processes that this one descends from. A generation whose lock was held at the fork
+    /// is skipped.
     pub fn inherited(&self) -> Vec<Arc<T>> {
         let earlier = &self.0[..generation().min(GENERATIONS_MAX)];
         let members = earlier.iter().filter_map(|members| members.try_lock().ok());
         members.flat_map(|it| it.all.iter().filter_map(Weak::upgrade).collect::<Vec<_>>()).collect()
     }
 
-    /// Those of this process that are still there.
+    /// Returns the objects of this process.
     pub fn members(&self) -> Vec<Arc<T>> {
         let Some(members) = self.0.get(generation()) else { return Vec::new() };
-        // The last owner of one may go meanwhile: what is kept here is let go of without the lock.
+        // The caller may hold the last reference then, and drops it without the lock.
         lock(members).all.iter().filter_map(Weak::upgrade).collect()
     }
 }
@@ -78,9 +81,8 @@ impl<T> Registry<T> {
 mod tests {
     use super::*;
 
-    // The registry keeps nothing, and does not grow with what has gone.
     #[test]
-    fn members_are_those_that_somebody_keeps() {
+    fn dropped_objects_leave_the_registry() {
         static REGISTRY: Registry<u32> = Registry::new();
         let kept: [_; 3] = std::array::from_fn(|at| Arc::new(at as u32));
         kept.iter().for_each(|object| REGISTRY.enter(object));
@@ -88,6 +90,6 @@ mod tests {
             REGISTRY.enter(&Arc::new(9));
         }
         assert_eq!(REGISTRY.members(), kept);
-        assert!(lock(&REGISTRY.0[generation()]).all.len() <= MANY_MIN);
+        assert!(lock(&REGISTRY.0[generation()]).all.len() <= SWEEP_MIN);
     }
 }

@@ -3,11 +3,11 @@
 //! | verbs | the core | |
 //! |---|---|---|
 //! | RESET, INIT, RTR | idle, or being connected | receives may be posted from INIT on |
-//! | RTS | connected | the core says it: connection management moves it |
+//! | RTS | connected | set by the core; connection management connects it |
 //! | SQD, ERR | in error | posts succeed, and complete as flushed |
 //!
-//! A queue pair of an iWARP adapter begins in INIT, and gets to RTS by a connection only. What a program moves between
-//! RESET and RTR is noted here.
+//! A queue pair of an iWARP adapter is created in INIT, and only a connection changes it to RTS. Transitions of the
+//! program between RESET and RTR are recorded in this file, without an effect on the core.
 
 use std::{
     fmt, mem,
@@ -31,34 +31,34 @@ use crate::{
     process::Registry, srq::Srq, sync::lock, usage,
 };
 
-/// All queue pairs.
+/// Queue pairs of the process.
 static QPS: Registry<Qp> = Registry::new();
 
-/// Resets the connections of this process.
+/// Resets the connections of all queue pairs of this process.
 pub(crate) fn fail_all() {
     QPS.members().iter().for_each(|qp| _ = qp.modify(IbvQpState::Error));
 }
 
-/// `IBV_QPS_*`.
+/// State of a queue pair, `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum IbvQpState {
-    /// Takes nothing.
+    /// Accepts no request.
     Reset = 0,
-    /// Takes receives.
+    /// Accepts receives.
     Init = 1,
-    /// Takes receives.
+    /// Accepts receives.
     ReadyToReceive = 2,
-    /// Takes everything.
+    /// Accepts all requests.
     ReadyToSend = 3,
-    /// Being disconnected.
+    /// Disconnecting.
     Drained = 4,
-    /// Flushes everything.
+    /// Flushes all requests.
     Error = 6,
 }
 
 impl IbvQpState {
-    /// The state of a number; `None`: none that a program may ask for.
+    /// Returns the state with this number. `None`: not a state that a program may request.
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Reset,
@@ -72,58 +72,61 @@ impl IbvQpState {
     }
 }
 
-/// What a change of state asks of the core.
+/// Effect of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Transition {
-    Note,
+    /// Records the state only.
+    Record,
+    /// Resets the queue pair of the core.
     Reset,
+    /// Moves the queue pair of the core to the error state.
     Fail,
 }
 
-/// The rule of `ibv_modify_qp`: `noted` is what the program has moved it to, `core` where the core has it.
-fn change(noted: IbvQpState, core: QpState, to: IbvQpState) -> Result<Transition, Errno> {
-    let from = merge(noted, core);
+/// Returns the effect of `ibv_modify_qp`, from the state that the program has set and that of the core.
+fn change(recorded: IbvQpState, core: QpState, to: IbvQpState) -> Result<Transition, Errno> {
+    let from = merge(recorded, core);
     match (from, to) {
         (_, IbvQpState::Error) => Ok(Transition::Fail),
         (_, IbvQpState::Reset) => Ok(Transition::Reset),
-        // Programs that take these steps themselves do so when the connection is there.
+        // Programs that make these transitions themselves make them once the connection is established.
         (_, IbvQpState::Init | IbvQpState::ReadyToReceive | IbvQpState::ReadyToSend)
             if core == QpState::Connected =>
         {
-            Ok(Transition::Note)
+            Ok(Transition::Record)
         }
-        (IbvQpState::Reset, IbvQpState::Init) => Ok(Transition::Note),
-        (IbvQpState::Init, IbvQpState::Init | IbvQpState::ReadyToReceive) => Ok(Transition::Note),
-        // With a queue pair of its own a program makes these steps beside its connection's.
+        (IbvQpState::Reset, IbvQpState::Init) => Ok(Transition::Record),
+        (IbvQpState::Init, IbvQpState::Init | IbvQpState::ReadyToReceive) => Ok(Transition::Record),
+        // Programs that create the queue pair without its identifier make these transitions as well.
         (IbvQpState::ReadyToReceive, IbvQpState::ReadyToReceive | IbvQpState::ReadyToSend) => {
-            Ok(Transition::Note)
+            Ok(Transition::Record)
         }
         (IbvQpState::ReadyToSend, IbvQpState::ReadyToReceive | IbvQpState::ReadyToSend) => {
-            Ok(Transition::Note)
+            Ok(Transition::Record)
         }
-        // The connection drains it when it ends.
+        // The end of the connection drains it.
         (IbvQpState::ReadyToSend, IbvQpState::Drained) => Ok(Transition::Fail),
         _ => Err(Errno::INVAL),
     }
 }
 
-/// The state that a program sees.
-const fn merge(noted: IbvQpState, core: QpState) -> IbvQpState {
+/// Returns the state that is reported to the program.
+const fn merge(recorded: IbvQpState, core: QpState) -> IbvQpState {
     match core {
-        QpState::Idle | QpState::Connecting => noted,
+        QpState::Idle | QpState::Connecting => recorded,
         QpState::Connected => IbvQpState::ReadyToSend,
         QpState::Error => IbvQpState::Error,
     }
 }
 
-/// The event of a connection's end; an end in order has none.
+/// Returns the event of a connection that failed. A disconnect has none.
 pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
     match reason {
-        // RDMAP's remote protection errors, and DDP's of tagged buffers.
+        // Remote protection errors of RDMAP, and tagged buffer errors of DDP.
         EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
             AsyncEventKind::QpAccessError
         }
-        // Catastrophic errors of this side's RDMAP and DDP: the peer's request was valid.
+        // Catastrophic errors of the local RDMAP and DDP: the peer's request was valid.
         EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
         EndReason::Found(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
         EndReason::Terminated(_)
@@ -133,13 +136,13 @@ pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
     }
 }
 
-/// Tells the program of an event, unless the queue pair is destroyed: then the flag is set, before events that wait are
-/// withdrawn.
+/// Handler for events of a queue pair. The flag is true once the queue pair is destroyed; it is set before the
+/// withdrawal of queued events.
 pub type QpEventHandler = Box<dyn Fn(AsyncEventKind, &AtomicBool) + Send + Sync>;
 
 struct EventNotifier {
-    tell: QpEventHandler,
-    /// The queue pair is destroyed.
+    handler: QpEventHandler,
+    /// True once the queue pair is destroyed.
     is_destroyed: AtomicBool,
 }
 
@@ -150,55 +153,56 @@ impl fmt::Debug for EventNotifier {
 }
 
 impl EventNotifier {
-    fn tell(&self, event: AsyncEventKind) {
-        (self.tell)(event, &self.is_destroyed);
+    fn notify(&self, event: AsyncEventKind) {
+        (self.handler)(event, &self.is_destroyed);
     }
 }
 
-/// What a queue pair is to be.
+/// Attributes of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpAttributes {
-    /// Where completions of its send queue go.
+    /// Completion queue of the send queue.
     pub send_cq: Arc<Cq>,
-    /// Where completions of its receives go.
+    /// Completion queue of receives.
     pub receive_cq: Arc<Cq>,
-    /// Where its receives come from, if not from a queue of its own.
+    /// Shared receive queue. `None`: the queue pair has a receive queue of its own.
     pub srq: Option<Arc<Srq>>,
     /// Limits.
     pub limits: QpLimits,
 }
 
-/// A queue pair.
+/// Queue pair.
 #[derive(Debug)]
 pub struct Qp {
     device: &'static Device,
     id: QpId,
     pd: Arc<Pd>,
     attributes: QpAttributes,
-    noted: Mutex<IbvQpState>,
+    /// State that the program has set.
+    recorded: Mutex<IbvQpState>,
     notifier: Arc<EventNotifier>,
     on_detach: Mutex<DetachCallback>,
 }
 
-/// Told when a queue pair leaves its connection behind: it is destroyed, or reset.
+/// Callback for the destruction or reset of a queue pair, which detach it from its connection.
 #[derive(Default)]
 struct DetachCallback(Option<Box<dyn FnOnce() + Send>>);
 
 impl fmt::Debug for DetachCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Departure")
+        f.write_str("DetachCallback")
     }
 }
 
 impl Qp {
-    /// A queue pair. Its limits are those asked for, and for inline data what there is.
+    /// Creates a queue pair with the requested limits; that of inline data is raised to the adapter's.
     ///
     /// # Errors
-    /// `EINVAL`: a limit over the adapter's, or queues that have failed. `ENOMEM`. As [`Device::check`].
+    /// `EINVAL`: a limit above the adapter's, or a failed completion queue. `ENOMEM`. As [`Device::check`].
     pub fn new(
         pd: &Arc<Pd>,
         mut attributes: QpAttributes,
-        tell: QpEventHandler,
+        handler: QpEventHandler,
     ) -> Result<Arc<Self>, Errno> {
         let device = pd.device();
         device.check()?;
@@ -217,31 +221,32 @@ impl Qp {
             };
             core.create_qp(pd.id(), config)
         })?;
-        let noted = Mutex::new(IbvQpState::Init);
-        let notifier = Arc::new(EventNotifier { tell, is_destroyed: AtomicBool::new(false) });
+        let recorded = Mutex::new(IbvQpState::Init);
+        let notifier = Arc::new(EventNotifier { handler, is_destroyed: AtomicBool::new(false) });
         if attributes.srq.is_some() {
             let last = notifier.clone();
-            let notification = Arc::new(move |_| last.tell(AsyncEventKind::LastWqeReached));
+            let notification = Arc::new(move |_| last.notify(AsyncEventKind::LastWqeReached));
             device.with(|core, _| core.notify_of_qp(id, notification))?;
         }
         let on_detach = Mutex::default();
         let pd = pd.clone();
-        let qp = Arc::new(Self { device, id, pd, attributes, noted, notifier, on_detach });
+        let qp = Arc::new(Self { device, id, pd, attributes, recorded, notifier, on_detach });
         qp.count(1);
         QPS.enter(&qp);
         usage::count_queue_pair();
         Ok(qp)
     }
 
-    /// The queue pair with this number: connection management may name one so.
+    /// Returns the queue pair with this number, as parameters of connection management name it.
     pub fn numbered(device: &'static Device, number: u32) -> Option<Arc<Self>> {
-        let is_it = |qp: &Arc<Self>| {
-            let is_there = !qp.notifier.is_destroyed.load(Ordering::Relaxed);
-            std::ptr::eq(qp.device, device) && qp.number() == number && is_there
+        let matches = |qp: &Arc<Self>| {
+            let is_live = !qp.notifier.is_destroyed.load(Ordering::Relaxed);
+            std::ptr::eq(qp.device, device) && qp.number() == number && is_live
         };
-        QPS.members().into_iter().find(is_it)
+        QPS.members().into_iter().find(matches)
     }
 
+    /// Adds `by` to the user counts of its objects.
     fn count(&self, by: isize) {
         let QpAttributes { send_cq, receive_cq, srq, limits: _ } = &self.attributes;
         let shared = srq.as_ref().map(|srq| &srq.users);
@@ -255,67 +260,67 @@ impl Qp {
         self.id
     }
 
-    /// Its number.
+    /// Returns the number of the queue pair.
     pub const fn number(&self) -> u32 {
         self.id.number()
     }
 
-    /// What it is.
+    /// Returns the attributes.
     pub const fn attributes(&self) -> &QpAttributes {
         &self.attributes
     }
 
-    /// The adapter.
+    /// Returns the device.
     pub const fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Its connection has ended for this reason.
+    /// Reports the failure of its connection.
     pub(crate) fn ended(&self, reason: EndReason) {
-        self.notifier.tell(event_of(reason));
+        self.notifier.notify(event_of(reason));
     }
 
     fn core_state(&self) -> QpState {
         self.device.with(|core, _| core.qp_state(self.id)).unwrap_or(QpState::Error)
     }
 
-    /// The state that a program sees.
+    /// Returns the state that is reported to the program.
     ///
     /// # Errors
     /// As [`Device::check`].
     pub fn state(&self) -> Result<IbvQpState, Errno> {
         self.device.check()?;
-        Ok(merge(*lock(&self.noted), self.core_state()))
+        Ok(merge(*lock(&self.recorded), self.core_state()))
     }
 
-    /// Moves it to another state; returns where it is then.
+    /// Changes the state, and returns the resulting one.
     ///
     /// # Errors
-    /// `EINVAL`: no such step. As [`Device::check`].
+    /// `EINVAL`: invalid transition. As [`Device::check`].
     pub fn modify(&self, to: IbvQpState) -> Result<IbvQpState, Errno> {
         self.device.check()?;
         let core = self.core_state();
-        let change = change(*lock(&self.noted), core, to)?;
+        let change = change(*lock(&self.recorded), core, to)?;
         match change {
-            Transition::Note => {}
+            Transition::Record => {}
             Transition::Reset => {
                 self.device.with(|core, _| core.reset_qp(self.id))?;
                 self.detach();
             }
             Transition::Fail => self.device.with(|core, _| core.break_qp(self.id)),
         }
-        *lock(&self.noted) = to;
+        *lock(&self.recorded) = to;
         Ok(merge(to, self.core_state()))
     }
 
-    /// Ends it. None of its completions is polled any more.
+    /// Destroys the queue pair, and discards its completions.
     ///
     /// # Errors
     /// As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         self.device.check()?;
         self.notifier.is_destroyed.store(true, Ordering::Relaxed);
-        // It may pend on its connection's identifier. Nobody hears of it any more.
+        // The close may be pending until the identifier of its connection is destroyed. Its completion has no receiver.
         let _ =
             self.device.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
         self.count(-1);
@@ -323,22 +328,22 @@ impl Qp {
         Ok(())
     }
 
-    /// Has `tell` called when it is destroyed or reset; instead of what was to be told of an earlier connection.
-    pub(crate) fn call_on_detach(&self, tell: Box<dyn FnOnce() + Send>) {
-        *lock(&self.on_detach) = DetachCallback(Some(tell));
+    /// Sets the callback for the destruction or reset, and replaces that of an earlier connection.
+    pub(crate) fn call_on_detach(&self, callback: Box<dyn FnOnce() + Send>) {
+        *lock(&self.on_detach) = DetachCallback(Some(callback));
     }
 
     fn detach(&self) {
         let on_detach = mem::take(&mut *lock(&self.on_detach));
-        if let DetachCallback(Some(tell)) = on_detach {
-            tell();
+        if let DetachCallback(Some(callback)) = on_detach {
+            callback();
         }
     }
 
-    /// Has `work` post requests to the send queue, which leave together.
+    /// Calls `work` to post requests to the send queue, and transmits them together.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Device::check`]. What was posted before an error leaves.
+    /// Errors of `work`; requests that were posted before are transmitted. As [`Device::check`].
     #[inline]
     pub fn post_send<E: From<Errno>>(
         &self,
@@ -353,10 +358,10 @@ impl Qp {
         })
     }
 
-    /// Has `work` post receives.
+    /// Calls `work` to post receives.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Device::check`].
+    /// Errors of `work`. As [`Device::check`].
     #[inline]
     pub fn post_receives<E: From<Errno>>(
         &self,
@@ -371,32 +376,32 @@ impl Qp {
     }
 }
 
-/// Immediate data of the peer's message from those of `ibv_send_wr`, which are in network order.
+/// Converts immediate data of `ibv_send_wr`, in network order, to those of the message.
 pub const fn immediate(data: u32) -> [u8; IMMEDIATE_OCTETS] {
     let [a, b, c, d] = data.to_ne_bytes();
     [a, b, c, d, 0, 0, 0, 0]
 }
 
-/// A bind of a window.
+/// Bind request of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct MwBind<'a> {
-    /// The window.
+    /// Window.
     pub window: &'a Mw,
-    /// The region, unless it is to be unbound.
+    /// Region.
     pub region: &'a Mr,
-    /// The low 8 bits of its key, of a window of type 2.
+    /// Low 8 bits of the key, for a window of type 2.
     pub key: Option<u8>,
-    /// The first byte, by the region's addresses.
+    /// Address of the first byte, in the region's addresses.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes; 0 unbinds the window.
     pub length: u64,
-    /// Peers' addresses count from the first byte.
+    /// True if addresses of peers are relative to the first byte.
     pub is_zero_based: bool,
     /// Rights.
     pub rights: Access,
 }
 
-/// Posts to a send queue.
+/// Access to a send queue during a post.
 #[derive(Debug)]
 pub struct SendPoster<'a> {
     core: &'a mut Rnic,
@@ -407,7 +412,7 @@ impl SendPoster<'_> {
     /// Posts a request.
     ///
     /// # Errors
-    /// `EINVAL`: not connected, or over a limit. `ENOMEM`: the queue is full. `EOPNOTSUPP`: RFC 7306 is off.
+    /// `EINVAL`: not connected, or above a limit. `ENOMEM`: the queue is full. `EOPNOTSUPP`: RFC 7306 is off.
     #[inline]
     pub fn post(
         &mut self,
@@ -416,18 +421,18 @@ impl SendPoster<'_> {
         data: Data<'_>,
         flags: WrFlags,
     ) -> Result<(), Errno> {
-        // They leave when all are posted.
+        // `post_send` transmits all of them.
         Ok(self.core.post(self.qp.id, wr_id, operation, data, flags | WrFlags::DEFER).0?)
     }
 
-    /// Requests that can be posted now.
+    /// Returns the number of requests that can be posted.
     #[must_use]
     pub fn room(&self) -> usize {
         self.core.send_queue_room(self.qp.id)
     }
 
-    /// Checks a request, and posts nothing. Requests for which this, and [`SendPoster::room`], have no objection are
-    /// posted without an error.
+    /// Checks a request without posting it. A request that passes, with [`SendPoster::room`], is posted without an
+    /// error.
     ///
     /// # Errors
     /// As [`SendPoster::post`].
@@ -435,10 +440,10 @@ impl SendPoster<'_> {
         Ok(self.core.check_post(self.qp.id, operation, data)?)
     }
 
-    /// Posts the bind of a window; returns its key.
+    /// Posts the bind of a window, and returns its key.
     ///
     /// # Errors
-    /// `EINVAL`: bytes or rights that the region does not have. As [`SendPoster::post`].
+    /// `EINVAL`: bytes or rights outside those of the region. As [`SendPoster::post`].
     pub fn bind(&mut self, wr_id: u64, bind: MwBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
         let MwBind { window, region, key, address, length, is_zero_based, rights } = bind;
         let bind = Bind {
@@ -453,7 +458,7 @@ impl SendPoster<'_> {
         Ok(self.core.post_bind(self.qp.id, wr_id, bind, flags | WrFlags::DEFER).0?)
     }
 
-    /// Posts the invalidation of a window that the queue pair has bound, by its key.
+    /// Posts the invalidation of a window of this queue pair, by key.
     ///
     /// # Errors
     /// As [`SendPoster::post`].
@@ -463,7 +468,7 @@ impl SendPoster<'_> {
     }
 }
 
-/// Posts to a receive queue.
+/// Access to a receive queue during a post.
 #[derive(Debug)]
 pub struct ReceivePoster<'a> {
     core: &'a mut Rnic,
@@ -475,7 +480,7 @@ impl ReceivePoster<'_> {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `EINVAL`: over a limit. `ENOMEM`: the queue is full.
+    /// `EINVAL`: too many scatter/gather entries. `ENOMEM`: the queue is full.
     #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
         let (posted, urgency) = self.core.post_receive(self.qp.id, wr_id, sges);
@@ -493,19 +498,19 @@ impl ReceivePoster<'_> {
 mod tests {
     use super::*;
 
-    // Of an iWARP adapter only a connection leads to RTS; ERR and RESET are always possible.
+    // On an iWARP adapter, only a connection leads to RTS. ERR and RESET are always possible.
     #[test]
-    fn steps_between_states() {
+    fn transitions_follow_the_state_of_the_core() {
         use IbvQpState::{Drained, Error, Init, ReadyToReceive, ReadyToSend, Reset};
         let idle = [
-            (Reset, Init, Ok(Transition::Note)),
+            (Reset, Init, Ok(Transition::Record)),
             (Reset, ReadyToReceive, Err(Errno::INVAL)),
             (Reset, ReadyToSend, Err(Errno::INVAL)),
-            (Init, Init, Ok(Transition::Note)),
-            (Init, ReadyToReceive, Ok(Transition::Note)),
+            (Init, Init, Ok(Transition::Record)),
+            (Init, ReadyToReceive, Ok(Transition::Record)),
             (Init, ReadyToSend, Err(Errno::INVAL)),
             (Init, Drained, Err(Errno::INVAL)),
-            (ReadyToReceive, ReadyToSend, Ok(Transition::Note)),
+            (ReadyToReceive, ReadyToSend, Ok(Transition::Record)),
             (ReadyToReceive, Init, Err(Errno::INVAL)),
         ];
         for (from, to, expected) in idle {
@@ -516,7 +521,7 @@ mod tests {
             assert_eq!(change(Init, core, Reset), Ok(Transition::Reset));
         }
         for to in [Init, ReadyToReceive, ReadyToSend] {
-            assert_eq!(change(Init, QpState::Connected, to), Ok(Transition::Note));
+            assert_eq!(change(Init, QpState::Connected, to), Ok(Transition::Record));
         }
         assert_eq!(change(Init, QpState::Connected, Drained), Ok(Transition::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));

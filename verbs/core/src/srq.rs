@@ -9,27 +9,27 @@ use rdma_over_tcp::rnic::{Key, Rnic, Sge, SrqAttributes, SrqConfig, SrqEvent, Sr
 
 use crate::{device::Device, errno::Errno, pd::Pd};
 
-/// What is called when fewer receives are queued than the limit: an asynchronous event, unless the queue is destroyed:
-/// then the flag is set, before events that wait are withdrawn.
+/// Handler for the limit event: fewer receives are queued than the limit. The flag is true once the queue is destroyed;
+/// it is set before the withdrawal of queued events.
 pub type LimitHandler = Box<dyn Fn(&AtomicBool) + Send + Sync>;
 
-/// A shared receive queue.
+/// Shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
     device: &'static Device,
     id: SrqId,
     pd: Arc<Pd>,
-    /// Queue pairs on it.
+    /// Number of queue pairs that use it.
     pub(crate) users: AtomicUsize,
-    /// It is destroyed: a notification that is under way is dropped.
+    /// True once the queue is destroyed: outstanding notifications are dropped.
     is_destroyed: Arc<AtomicBool>,
 }
 
 impl Srq {
-    /// A queue.
+    /// Creates a queue.
     ///
     /// # Errors
-    /// `EINVAL`: a limit over the adapter's. `ENOMEM`. As [`Device::check`].
+    /// `EINVAL`: a limit above the adapter's. `ENOMEM`. As [`Device::check`].
     pub fn new(
         pd: &Arc<Pd>,
         depth: u32,
@@ -44,7 +44,7 @@ impl Srq {
         let is_destroyed = Arc::new(AtomicBool::new(false));
         let flag = is_destroyed.clone();
         let notification = Arc::new(move |event| {
-            // The loss of the device is told elsewhere.
+            // The loss of the device is an event of its own.
             if event == SrqEvent::LimitReached {
                 reached(&flag);
             }
@@ -59,21 +59,21 @@ impl Srq {
         self.id
     }
 
-    /// Its number.
+    /// Returns the number of the queue.
     pub const fn number(&self) -> u32 {
         self.id.number()
     }
 
-    /// Changes its depth, arms its limit, or both.
+    /// Changes the depth, arms the limit event, or both.
     ///
     /// # Errors
-    /// `EINVAL`: over the adapter's limit, or more receives are queued. As [`Device::check`].
+    /// `EINVAL`: a value above the adapter's limit, or more receives are queued. As [`Device::check`].
     pub fn modify(&self, depth: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
         self.device.check()?;
         Ok(self.device.with(|core, _| core.modify_srq(self.id, depth, limit))?)
     }
 
-    /// What there is of it.
+    /// Returns depth, entries per request and limit.
     ///
     /// # Errors
     /// As [`Device::check`].
@@ -82,10 +82,10 @@ impl Srq {
         self.device.with(|core, _| core.srq_attributes(self.id)).ok_or(Errno::INVAL)
     }
 
-    /// Has `work` post receives.
+    /// Calls `work` to post receives.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Device::check`].
+    /// Errors of `work`. As [`Device::check`].
     #[inline]
     pub fn post_receives<E: From<Errno>>(
         &self,
@@ -95,7 +95,7 @@ impl Srq {
         self.device.post(|core| (work(&mut SrqPoster { core, id: self.id }), Urgency::None))
     }
 
-    /// Ends it.
+    /// Destroys the queue.
     ///
     /// # Errors
     /// `EBUSY`: queue pairs use it. As [`Device::check`].
@@ -111,7 +111,7 @@ impl Srq {
     }
 }
 
-/// Posts to a shared receive queue.
+/// Access to a shared receive queue during a post.
 #[derive(Debug)]
 pub struct SrqPoster<'a> {
     core: &'a mut Rnic,
@@ -122,7 +122,7 @@ impl SrqPoster<'_> {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `EINVAL`: over a limit. `ENOMEM`: the queue is full.
+    /// `EINVAL`: too many scatter/gather entries. `ENOMEM`: the queue is full.
     #[inline]
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
         Ok(self.core.post_srq_receive(self.id, wr_id, sges).0?)

@@ -2,12 +2,12 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A lock whose holder never leaves a broken state behind: a panic elsewhere does not spoil it.
+/// Locks `mutex`, also after a panic of a holder: each critical section leaves a valid state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A result on its way.
+/// Result that one thread sets and another one waits for.
 #[derive(Debug)]
 pub(crate) struct OneShot<T> {
     result: Mutex<Option<T>>,
@@ -21,13 +21,13 @@ impl<T> Default for OneShot<T> {
 }
 
 impl<T> OneShot<T> {
-    /// Brings the result.
+    /// Sets the result.
     pub(crate) fn set(&self, result: T) {
         *lock(&self.result) = Some(result);
         self.arrived.notify_all();
     }
 
-    /// Waits for it.
+    /// Waits for the result and takes it.
     pub(crate) fn wait(&self) -> T {
         let mut result = lock(&self.result);
         loop {

@@ -1,8 +1,8 @@
 //! Usage of the device by the processes of a program, for its launcher.
 //!
-//! The launcher passes the path of a file. Each process that starts the adapter appends a record, and rewrites it when
-//! it has created a queue pair or established a connection. The record is up to date when a signal ends the process.
-//! The file is opened for each write: a program may close descriptors that it did not open.
+//! The launcher passes the path of a file. Each process that starts the device appends a record, and rewrites it when
+//! it has created a queue pair or established a connection. So the record is up to date when a signal ends the process.
+//! The file is opened for each write, since a program may close descriptors that it did not open.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use crate::{
 /// Two counters of 64 bits: queue pairs, connections.
 const RECORD_BYTES: usize = 16;
 
-/// A place for each generation of processes, as the adapter has.
+/// Recorders by generation of processes.
 static RECORDERS: [OnceLock<Recorder>; GENERATIONS_MAX] =
     [const { OnceLock::new() }; GENERATIONS_MAX];
 
@@ -35,7 +35,7 @@ struct Recorder {
 /// Sums over the processes of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
-    /// Processes that started the adapter.
+    /// Processes that started the device.
     pub processes: u64,
     /// Queue pairs created.
     pub queue_pairs: u64,
@@ -47,7 +47,7 @@ impl Totals {
     /// Reads the records of all processes.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub fn read(mut file: &File) -> io::Result<Self> {
         let mut octets = Vec::new();
         file.rewind()?;
@@ -64,10 +64,10 @@ impl Totals {
     }
 }
 
-/// Appends the record of this process. Once per process.
+/// Appends the record of this process. Called once per process.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn begin(path: &Path) -> io::Result<()> {
     let Some(place) = RECORDERS.get(generation()) else { return Ok(()) };
     let mut file = File::options().append(true).open(path)?;
@@ -77,12 +77,12 @@ pub fn begin(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Counts a queue pair that was created.
+/// Counts a created queue pair.
 pub(crate) fn count_queue_pair() {
     count(0);
 }
 
-/// Counts a connection that was established.
+/// Counts an established connection.
 pub(crate) fn count_connection() {
     count(1);
 }

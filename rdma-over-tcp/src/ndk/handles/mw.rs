@@ -11,7 +11,7 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// NdkGetRemoteTokenFromMw: that of the last [`Qp::bind`], which has returned it.
+    /// NdkGetRemoteTokenFromMw: that of the last [`Qp::bind`](super::Qp::bind), which has returned it.
     #[must_use]
     pub fn remote_token(&self) -> u32 {
         self.adapter.with(|core, _| core.window_token(self.id).unwrap_or(0))

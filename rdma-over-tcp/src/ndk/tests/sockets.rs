@@ -8,7 +8,7 @@ use std::{
     vec::Vec,
 };
 
-use offload_engine::time::Duration;
+use offload_engine::time::{Duration, Instant};
 use rustix::net::sockopt::set_socket_linger;
 
 use super::{
@@ -72,6 +72,30 @@ fn a_terminate_before_a_reset_is_read() {
     qp.send(1, Data::Inline(&[b"too late"]), OpFlags::empty()).unwrap();
     let reason = polled.poll_until(|| ended.reason());
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
+}
+
+// A process that was stopped resumes with an expired limit of the handshake, and with the Reply in its socket.
+#[test]
+fn reply_that_arrived_while_stopped_precedes_the_expired_limit() {
+    let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
+    let polled = Arc::new(Polled::new(config));
+    let adapter = Adapter::new(polled.clone());
+    let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
+    let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let remote = listener.local_addr().unwrap();
+    let connector = adapter.create_connector().unwrap();
+    let begun = Begun::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
+    polled.poll();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let mut request = [0; 20];
+    polled.poll_until(|| peer.peek(&mut request).is_ok_and(|count| count == 20).then_some(()));
+    peer.set_nonblocking(false).unwrap();
+    peer.read_exact(&mut request).unwrap();
+    peer.write_all(REPLY).unwrap();
+    polled.set_now(Instant::ZERO + Duration::from_secs(3600));
+    assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
 }
 
 // While the connection flows, posts send full lists only. The rest is sent with the next posts, by the next poll, or

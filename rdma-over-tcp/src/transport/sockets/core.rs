@@ -67,6 +67,10 @@ const HOT_MISSES_MAX: u32 = 1000;
 /// Events of one pass.
 const EVENTS_MAX: usize = 64;
 
+/// Lateness of a timer after which the sockets are read before it expires. A process that was stopped resumes with
+/// expired timers, and with messages that arrived in time.
+const OVERDUE_MIN: Duration = Duration::from_millis(100);
+
 /// Time that a peer has for its FIN once it has acknowledged ours.
 const FIN_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -609,6 +613,12 @@ impl Passive for SocketRnic {
     }
 
     fn settle(&mut self, now: Instant) -> bool {
+        let is_overdue = |at: Instant| at + OVERDUE_MIN <= now;
+        if self.rnic.run_at().is_some_and(is_overdue) {
+            // The next poll returns an error.
+            let _ = self.take_events(now);
+            self.run_ready(now);
+        }
         let mut worked = self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;

@@ -14,9 +14,11 @@ mod node;
 mod server;
 mod session;
 
+use flue_adapter::AdapterOptions;
+
 use self::node::PerfNode;
 use super::{Plan, report::Reporter};
-use crate::{adapter::AdapterSetup, failure::Failure, report::Console};
+use crate::{failure::Failure, report::Console};
 
 /// Runs one end.
 ///
@@ -24,11 +26,11 @@ use crate::{adapter::AdapterSetup, failure::Failure, report::Console};
 /// As the command.
 pub(super) fn run(
     plan: &Plan,
-    setup: &AdapterSetup,
+    options: &AdapterOptions,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let node = PerfNode::open(plan, setup, reporter)?;
+    let node = PerfNode::open(plan, options, reporter)?;
     match plan.remote {
         Some(remote) => client::run(plan, &node, remote, reporter, console),
         None => server::run(plan, &node, reporter, console),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, bounded};
-use flue_node::OpenLinks;
+use flue_adapter::{AdapterOptions, OpenAdapter, control::server::Control};
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Ended, FpduSize,
@@ -17,13 +17,9 @@ use rdma_over_tcp::ndk::{
 };
 
 use crate::{
-    adapter::{AdapterSetup, OpenAdapter, linger},
+    adapter::linger,
     cmd::perf::{
         Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, queues::Relays, report::Reporter,
-    },
-    control::{
-        message::NodeName,
-        server::{self, Control},
     },
     failure::Failure,
     waker::Waker,
@@ -73,7 +69,7 @@ pub(super) struct AcceptedConnection {
 /// A node with an adapter for each of its queues.
 pub(super) struct PerfNode {
     // Before the nodes, whose last handles relays shall not have.
-    _relays: Option<Relays>,
+    _relays: Relays,
     _control: Option<Control>,
     pub(super) adapters: Vec<Adapter>,
     pub(super) waiting: Waiting,
@@ -85,32 +81,23 @@ impl PerfNode {
     /// Opens TAP and adapters.
     pub(super) fn open(
         plan: &Plan,
-        setup: &AdapterSetup,
+        options: &AdapterOptions,
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
+        let node = options.transport.node();
+        // Kernel sockets need no FPDUs that begin with segments.
+        let fpdu_size = node.map_or(FpduSize::Max, |_| FpduSize::default());
         // The peer is a flue perf of the same kind: it can, too.
         let rfc7306 = plan.kind.is_extension();
-        let config = plan.mpa.configure(AdapterConfig { rfc7306, ..AdapterConfig::default() });
-        let mut is_manual = false;
-        let (adapters, relays, control) = match setup {
-            AdapterSetup::Kernel(setup) => {
-                // It needs no FPDUs that begin with segments either.
-                let config = AdapterConfig { fpdu_size: FpduSize::Max, ..config };
-                let OpenAdapter { adapter, control } = setup.open(config)?;
-                (vec![adapter], None, control)
-            }
-            AdapterSetup::Tap(setup) => {
-                let OpenLinks { links, vnet_header } = setup.node.open_links()?;
-                let opened = setup.node.start_ndk(links, config)?;
-                reporter.link(vnet_header, &setup.node);
-                let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-                let name = NodeName::of(&setup.node);
-                let control = server::serve(adapters.clone(), name, &setup.control)?;
-                let relays = Relays::start(&nodes)?;
-                is_manual = setup.node.progress == Progress::Manual;
-                (adapters, Some(relays), control)
-            }
-        };
+        let opened =
+            options.open(AdapterConfig { rfc7306, fpdu_size, ..AdapterConfig::default() })?;
+        let OpenAdapter { adapters, nodes, vnet_header } = opened;
+        if let (Some(node), Some(vnet_header)) = (node, vnet_header) {
+            reporter.link(vnet_header, node);
+        }
+        let control = options.serve(adapters.clone())?;
+        let relays = Relays::start(&nodes)?;
+        let is_manual = node.is_some_and(|node| node.progress == Progress::Manual);
         let waker = Waker::new();
         let woken = adapters[0].clone();
         waker.set(move || woken.wake());

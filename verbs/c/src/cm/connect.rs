@@ -17,7 +17,7 @@ use crate::{
     qp,
 };
 
-/// What the program asks of a connection.
+/// Converts the program's parameters of a connection.
 unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
     // SAFETY: the program gives null or parameters, whose data are as long as they say.
     unsafe {
@@ -37,7 +37,7 @@ unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
     }
 }
 
-/// The queue pair of a connection: the identifier's, or one of the program's own that the parameters number.
+/// Returns the queue pair of a connection: that of the identifier, or the one that the parameters name by number.
 unsafe fn qp_of(
     id: *mut rdma_cm_id,
     device: &'static Device,
@@ -67,7 +67,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     unsafe { complete(id, begun) }
 }
 
-/// Of iWARP a connection needs no second step; it is one of a program whose queue pair is its own.
+/// Has no effect on iWARP, which has no second step of establishment. Valid only for an identifier without a queue pair
+/// of its own.
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     guard::done(|| unsafe {
@@ -113,7 +114,7 @@ pub(crate) extern "C" fn rdma_reject_ece(
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// What a program may tell of its queue pair is known.
+/// Has no effect, since the adapter detects the events that a program may report.
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_event_type) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     guard::done(|| unsafe { of(id) }.map(|_| ()))

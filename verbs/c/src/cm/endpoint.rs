@@ -24,7 +24,7 @@ use super::{
 };
 use crate::guard::{self, Errno, copied};
 
-/// Milliseconds in which an address is to be resolved.
+/// Timeout of an address resolution, in milliseconds.
 const RESOLVE_MS: c_int = 2000;
 
 pub(crate) unsafe extern "C-unwind" fn rdma_get_request(

@@ -1,7 +1,7 @@
 //! C interface of identifiers: pointers, errno, synchronous calls.
 //!
-//! A synchronous identifier, one that was made without a channel, has a channel of its own, and its calls wait for
-//! their event there. They, and the reader of events, can be cancelled while they wait.
+//! A synchronous identifier, created without a channel, has a channel of its own, and its calls wait for their event.
+//! `pthread_cancel` may end these calls, and the reader of events, while they block.
 
 pub(crate) mod channel;
 
@@ -44,7 +44,7 @@ use crate::{
 
 type EventObject = Object<rdma_cm_event, Event>;
 
-/// What `rdma_create_ep` keeps for the connections of a listener.
+/// Attributes of `rdma_create_ep` for the connections of a listener.
 #[derive(Clone, Copy)]
 pub(super) struct Endpoint {
     pub(super) pd: *mut ibv_pd,
@@ -54,22 +54,22 @@ pub(super) struct Endpoint {
 // SAFETY: the pointers are the program's and only handed on.
 unsafe impl Send for Endpoint {}
 
-/// Of five bits: the exponent of a time.
+/// Maximum of a timeout exponent, which has five bits.
 const ACK_TIMEOUT_MAX: u8 = 31;
 
-/// Our part of an identifier.
+/// Private part of an identifier.
 pub(super) struct IdFields {
     pub(super) id: Arc<Id>,
-    /// Calls wait for their event; the channel is the identifier's own.
+    /// True if calls wait for their event. The channel is then the identifier's own.
     pub(super) is_synchronous: AtomicBool,
     pub(super) endpoint: Mutex<Option<Endpoint>>,
-    /// For the queue pair, if it is made later.
+    /// Timeout for a queue pair that is created later.
     pub(super) ack_timeout: AtomicU8,
 }
 
 type IdObject = Object<rdma_cm_id, IdFields>;
 
-/// Makes the object of an identifier.
+/// Allocates the object of an identifier.
 fn make_id(
     id: Arc<Id>,
     channel: *mut rdma_event_channel,
@@ -122,12 +122,12 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// The identifier behind the program's pointer.
+/// Returns the identifier of the program's pointer.
 pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdFields, Errno> {
     // SAFETY: the program's pointer is one of an identifier.
     let state = unsafe { IdObject::of(id) }?;
     if !state.id.is_own() {
-        // One with a connection stays with the parent: its calls are ENODEV, and it can be destroyed.
+        // An identifier with a connection remains the parent's: its calls return ENODEV, and it can be destroyed.
         let _ = state.id.inherited_channel().map(|channel| inherit::take_over(&channel));
     }
     Ok(state)
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Acknowledges the event that the last call of a synchronous identifier has left.
+/// Acknowledges the event of the last call of a synchronous identifier.
 pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the program's pointer is one of an identifier.
     unsafe {
@@ -161,7 +161,7 @@ pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Domains that identifiers have when the program names none: one for each adapter of this process.
+/// Default protection domains of identifiers, one for each device of this process.
 static DOMAINS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 fn default_pd(device: &'static Device) -> Result<*mut ibv_pd, Errno> {
@@ -175,7 +175,7 @@ fn default_pd(device: &'static Device) -> Result<*mut ibv_pd, Errno> {
     Ok(pd)
 }
 
-/// Tells the program the addresses of an identifier, and the device if there is one.
+/// Writes the addresses of an identifier, and its device if it has one, to the program's structure.
 pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the program's pointer is one of an identifier, whose addresses it does not read meanwhile.
     unsafe {
@@ -198,7 +198,7 @@ pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Binds an identifier to an address of the program's.
+/// Binds an identifier to an address of the program.
 ///
 /// # Safety
 /// As [`address::read`].
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     unsafe { complete(id, begun) }
 }
 
-/// A path record, which means nothing here.
+/// Path record, without a meaning on iWARP.
 static PATH: ibv_sa_path_rec = ibv_sa_path_rec::zeroed();
 
 pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
@@ -254,7 +254,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
     })
 }
 
-/// Waits for the event of a call, if the identifier is synchronous. Nothing with `Drop` lives across it.
+/// Waits for the event of a call if the identifier is synchronous. No value with `Drop` is live across the wait.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
     if begun != 0 {
         return begun;
@@ -292,7 +292,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
     }
 }
 
-/// The program's form of an event. A connection request gets the object of its identifier now.
+/// Returns an event in the program's form. The object of a requested connection is allocated here.
 unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
     let id = event.id.clone();
     if id.name() == 0
@@ -311,9 +311,9 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
         }
     }
     let name = id.name() as *mut rdma_cm_id;
-    // Members of the identifier change when the program takes the event, not in the call that has caused it: another
-    // thread may take the event before that call has returned.
-    // SAFETY: the identifier stays until the event is acknowledged.
+    // Members of the identifier change when the program takes the event, not in the call that caused it: another thread
+    // may take the event before that call returns.
+    // SAFETY: the identifier remains until the event is acknowledged.
     unsafe {
         match event.kind {
             EventKind::AddressResolved | EventKind::Established => show(name)?,
@@ -334,7 +334,7 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
     conn.responder_resources = event.responder_resources;
     conn.initiator_depth = event.initiator_depth;
     if !event.private_data.is_empty() {
-        // The vector's memory stays where it is when it moves.
+        // A move of the vector does not move its memory.
         conn.private_data = event.private_data.as_ptr().cast();
     }
     seen.param.conn = conn;
@@ -376,8 +376,8 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     });
 }
 
-/// Options of identifiers. The type of service is taken and not used; the acknowledgement's time limit is told by
-/// `ibv_query_qp`, and TCP's are the kernel's.
+/// Options of identifiers. The type of service is accepted without an effect. `ibv_query_qp` returns the
+/// acknowledgement timeout; the timeouts of TCP are those of the kernel.
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,
@@ -442,7 +442,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     })
 }
 
-/// What a program that has a queue pair of its own is to set when.
+/// Returns the attributes that a program sets on a queue pair of its own, by state.
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,
@@ -469,13 +469,13 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     })
 }
 
-/// Addresses of an id, as the inline functions of today read them.
+/// Returns the addresses of an id, at the place that inline functions read.
 fn route(id: *mut rdma_cm_id) -> *mut rdma_addr {
     // SAFETY: the caller of each of these functions passes an id that it has not destroyed.
     unsafe { &raw mut (*id).route.addr }
 }
 
-/// The port stands at the same place in both families; a port of 0 is that of an address not set yet.
+/// Returns the port, which has the same offset in both families. 0: the address is not set.
 fn port(address: *const sockaddr_storage) -> u16 {
     // SAFETY: an id's addresses are complete `sockaddr_storage`s, which are as large and aligned as either family's.
     unsafe {

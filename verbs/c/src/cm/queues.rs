@@ -18,7 +18,7 @@ use crate::{
     qp, srq,
 };
 
-/// A completion queue and its channel for an identifier whose program has named none.
+/// Creates a completion queue and its channel for an identifier whose program gives none.
 unsafe fn make_cq(
     id: *mut rdma_cm_id,
     entries: u32,
@@ -36,7 +36,7 @@ unsafe fn make_cq(
     }
 }
 
-/// Ends the completion queues that [`make_cq`] has made.
+/// Destroys the completion queues that [`make_cq`] has created.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: the program's pointer is one of an identifier.
     unsafe {
@@ -55,7 +55,7 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// Makes the queue pair of an identifier.
+/// Creates the queue pair of an identifier.
 unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: the program's pointers are one of an identifier, and of what the attributes name.
     unsafe {
@@ -97,7 +97,7 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Resu
     }
 }
 
-/// As [`create_qp`], with the attributes of the plain call, which get the capabilities and queues that there are.
+/// As [`create_qp`], with the attributes of the plain call, which get the actual capabilities and queues.
 pub(super) unsafe fn create_plain_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,

@@ -1,7 +1,7 @@
 //! C interface of work requests that a program builds call by call (`ibv_wr_start` to `ibv_wr_complete`).
 //!
-//! Requests are collected, and posted together when the program says that they are complete. An error of one, or a
-//! queue without room for all, is told by `ibv_wr_complete` and leaves none of them posted.
+//! Requests are collected, and posted together by `ibv_wr_complete`. It reports an error of any request, or a queue
+//! without room for all, and then posts none of them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -29,7 +29,7 @@ use crate::guard::{self, Errno};
 /// Data of a request under construction.
 enum Payload {
     Registered(Vec<Sge>),
-    /// Copied when it was set: the program's memory may change before the requests are complete.
+    /// Copy, since the program's memory may change before `ibv_wr_complete`.
     Inline(Vec<u8>),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Building {
 }
 
 impl Building {
-    /// For requests of `IBV_QP_EX_WITH_*`.
+    /// Creates an empty list of requests for the operations `IBV_QP_EX_WITH_*`.
     pub(crate) fn new(operations: u64, device: &Device) -> Result<Self, Errno> {
         let plain = IBV_QP_EX_WITH_RDMA_WRITE
             | IBV_QP_EX_WITH_SEND
@@ -74,7 +74,7 @@ impl Building {
     }
 }
 
-/// The functions of such a queue pair.
+/// Sets the functions of such a queue pair.
 pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -94,7 +94,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// The pointer is of a queue pair that was made for it.
+/// The pointer is of a queue pair that was created for requests under construction.
 unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> Result<MutexGuard<'a, Building>, Errno> {
     // SAFETY: as the caller says.
     let building = unsafe { QpObject::of(qp) }?.building.as_ref().ok_or(Errno(libc::EINVAL))?;
@@ -115,7 +115,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { wr_start(qp) }
 }
 
-/// Adds a request; what it is to send is set by the next call.
+/// Adds a request, whose data the next call sets.
 fn add(qp: *mut ibv_qp_ex, operation: Operation) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of such a queue pair.
@@ -127,7 +127,7 @@ fn add(qp: *mut ibv_qp_ex, operation: Operation) {
     });
 }
 
-/// Says what the request that was added last sends.
+/// Sets the data of the last request.
 fn set(qp: *mut ibv_qp_ex, payload: Payload) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of such a queue pair.
@@ -202,7 +202,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, key: u32, address: 
     add(qp, Operation::Atomic { target: Remote::new(address, key), operation });
 }
 
-/// Fails the post: regions and windows of type 1 are not invalidated by a request.
+/// Fails the post: requests cannot invalidate regions and windows of type 1.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _key: u32) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of such a queue pair.
@@ -224,7 +224,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 }
 
 /// # Safety
-/// So many bytes are there.
+/// `length` bytes are readable.
 unsafe fn append(into: &mut Vec<u8>, address: *const c_void, length: usize) {
     if length > 0 {
         // SAFETY: as the caller says.

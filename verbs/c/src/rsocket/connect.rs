@@ -13,7 +13,7 @@ use crate::{
     guard::{self, Errno},
 };
 
-/// The address of an argument that is as long as `length` says.
+/// Reads an address argument of `length` bytes.
 unsafe fn given(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
         return Err(Errno(libc::EFAULT));
@@ -51,7 +51,7 @@ pub(crate) extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
     guard::done(|| table::find(socket)?.listen(backlog))
 }
 
-/// The connection waits for nobody or not as the listener does, which is how librdmacm has it.
+/// As with librdmacm, the connection inherits the blocking mode of the listener.
 pub(crate) unsafe extern "C" fn raccept(
     socket: c_int,
     addr: *mut sockaddr,
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn raccept(
 ) -> c_int {
     guard::number(|| {
         let listener = table::find(socket)?;
-        // First, so that a connection is not taken that there is no descriptor for.
+        // Created first, so that no connection is accepted without a descriptor for it.
         let descriptor = table::descriptor(listener.family(), false)?;
         let accepted = listener.accept()?;
         if !addr.is_null()

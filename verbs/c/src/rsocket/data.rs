@@ -16,10 +16,10 @@ use rdma_over_tcp::rnic::RegisteredBuffer;
 use super::{socket::write_address, table};
 use crate::guard::{self, Errno};
 
-/// Pieces of a call, at most (`IOV_MAX`).
+/// Maximum number of pieces of a call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// The program's pieces that have something in them.
+/// Returns the program's pieces that are not empty.
 unsafe fn pieces<'a>(pieces: *const iovec, count: usize) -> Result<Vec<&'a iovec>, Errno> {
     if count > PIECES_MAX {
         return Err(Errno(libc::EMSGSIZE));
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn rwritev(
     })
 }
 
-/// An offset of -1 is the buffer's address.
+/// With an offset of -1, the offset is the buffer's address.
 pub(crate) unsafe extern "C" fn riomap(
     socket: c_int,
     buffer: *mut c_void,
@@ -235,8 +235,8 @@ pub(crate) unsafe extern "C" fn riomap(
         let address = start.as_ptr().addr();
         let offset = if offset == -1 { address } else { offset as usize };
         mapped::check(address, length, true)?;
-        // SAFETY: the pages are there and may be written; the program, which is not Rust, keeps them until `riounmap`
-        // or `rclose` has returned, when nothing uses the span any more.
+        // SAFETY: the pages are mapped and writable. The program, which is not Rust, keeps them until `riounmap` or
+        // `rclose` has returned; after that the span is not used.
         let span = unsafe { SharedSpan::from_raw(start, length, true, ()) };
         let is_told = protection & libc::PROT_WRITE != 0;
         socket.map(&RegisteredBuffer::from(span), offset as u64, is_told)?;
@@ -249,7 +249,7 @@ pub(crate) extern "C" fn riounmap(socket: c_int, buffer: *mut c_void, length: us
     guard::done(|| table::find(socket)?.unmap(buffer.addr(), length))
 }
 
-/// Where the peer has mapped nothing it is EINVAL.
+/// EINVAL: the peer has no mapping at this offset.
 pub(crate) unsafe extern "C" fn riowrite(
     socket: c_int,
     buffer: *const c_void,

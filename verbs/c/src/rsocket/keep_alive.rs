@@ -1,5 +1,6 @@
-//! `SO_KEEPALIVE`: an empty Write every `TCP_KEEPIDLE` seconds. The peer's program does not notice it; TCP gives up
-//! when nobody acknowledges it, and the rsocket is reset then. One thread does it for all rsockets of a process.
+//! C interface of `SO_KEEPALIVE`: an RDMA Write of zero bytes every `TCP_KEEPIDLE` seconds. It does not reach the
+//! peer's program. Without an acknowledgement TCP gives up, which resets the rsocket. One thread serves all rsockets of
+//! a process.
 
 use std::{
     os::fd::RawFd,
@@ -16,13 +17,13 @@ use offload_engine::thread;
 use crate::guard::Errno;
 
 struct Kept {
-    /// The descriptor, and what it is of.
+    /// Descriptor and its rsocket.
     socket: (RawFd, Weak<Socket>),
     interval: Duration,
     due: Instant,
 }
 
-/// The rsockets of a process, and its thread.
+/// rsockets of a process, and its thread.
 struct Service {
     kept: Mutex<(Vec<Kept>, bool)>,
     changed: Condvar,
@@ -37,7 +38,7 @@ impl Service {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs until there is nothing to keep alive.
+    /// Runs until no rsocket has keep-alive.
     fn run(&self) {
         let mut kept = self.lock();
         loop {
@@ -67,7 +68,7 @@ impl Service {
     }
 }
 
-/// Keeps an rsocket alive every `interval`, or not any more.
+/// Sets the interval of keep-alives. `None`: disabled.
 pub(super) fn set(
     descriptor: RawFd,
     socket: &Arc<Socket>,

@@ -33,8 +33,9 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE: u8 = 7;
 const TCP_LISTEN: u8 = 10;
 
-/// Whether the kernel keeps the option, and nothing else follows. Data leave at once (`TCP_NODELAY`), and there is no
-/// urgent data (`SO_OOBINLINE`); the others are about segments, which belong to the connection underneath.
+/// Returns true for an option that the kernel keeps without a further effect. Data are sent at once (`TCP_NODELAY`),
+/// and urgent data are not supported (`SO_OOBINLINE`); the others are about segments, which belong to the connection
+/// below.
 const fn is_kept(level: c_int, name: c_int) -> bool {
     matches!(
         (level, name),
@@ -47,7 +48,7 @@ const fn is_kept(level: c_int, name: c_int) -> bool {
     )
 }
 
-/// A number of the program's.
+/// Reads a number of the program.
 unsafe fn number(value: *const c_void, length: socklen_t) -> Result<c_int, Errno> {
     if (length as usize) < size_of::<c_int>() {
         return Err(Errno(libc::EINVAL));
@@ -73,7 +74,7 @@ unsafe fn keep(
     }
 }
 
-/// A number that the kernel keeps.
+/// Returns a number that the kernel keeps.
 fn kept(descriptor: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut length) = (0, size_of::<c_int>() as socklen_t);
     // SAFETY: there is room for a number.
@@ -91,7 +92,7 @@ fn set_keep_alive(descriptor: c_int, socket: &std::sync::Arc<Socket>) -> Result<
     keep_alive::set(descriptor, socket, interval)
 }
 
-/// What a close does.
+/// Returns the behavior of a close.
 pub(super) fn linger(descriptor: c_int) -> Linger {
     let mut value = libc::linger { l_onoff: 0, l_linger: 0 };
     let mut length = size_of::<libc::linger>() as socklen_t;
@@ -158,25 +159,25 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
                 })?)
             }
             _ if is_kept(level, name) => keep(),
-            // RDMA_ROUTE among them: on iWARP the way to a peer is IP's.
+            // RDMA_ROUTE, for example: on iWARP, routes are those of IP.
             _ => Err(Errno(libc::EOPNOTSUPP)),
         }
     })
 }
 
-/// Writes what fits of a value, and its length.
+/// Writes a value up to the given length, and its length.
 unsafe fn write_value(
     value: *mut c_void,
     length: *mut socklen_t,
-    told: &[u8],
+    octets: &[u8],
 ) -> Result<(), Errno> {
     if length.is_null() || value.is_null() {
         return Err(Errno(libc::EFAULT));
     }
     // SAFETY: the program gives as much room as it says.
     unsafe {
-        let count = told.len().min(*length as usize);
-        ptr::copy_nonoverlapping(told.as_ptr(), value.cast(), count);
+        let count = octets.len().min(*length as usize);
+        ptr::copy_nonoverlapping(octets.as_ptr(), value.cast(), count);
         *length = count as socklen_t;
     }
     Ok(())

@@ -14,7 +14,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, fd_s
 use super::table;
 use crate::guard::{self, Errno};
 
-/// How long it polls before it sleeps.
+/// Time for which a call polls before it blocks.
 const POLL_TIME: Duration = Duration::from_micros(20);
 
 const READABLE: c_short = POLLIN | libc::POLLRDNORM;
@@ -22,15 +22,15 @@ const WRITABLE: c_short = POLLOUT | libc::POLLWRNORM;
 
 fn events(wanted: c_short, readiness: Readiness) -> c_short {
     let Readiness { is_readable, is_writable, has_error, is_finished, is_over } = readiness;
-    let told = |is: bool, events: c_short| if is { events } else { 0 };
-    told(is_readable, wanted & READABLE)
-        | told(is_writable, wanted & WRITABLE)
-        | told(is_finished, wanted & POLLRDHUP)
-        | told(is_over, POLLHUP)
-        | told(has_error, POLLERR)
+    let if_set = |is: bool, events: c_short| if is { events } else { 0 };
+    if_set(is_readable, wanted & READABLE)
+        | if_set(is_writable, wanted & WRITABLE)
+        | if_set(is_finished, wanted & POLLRDHUP)
+        | if_set(is_over, POLLHUP)
+        | if_set(has_error, POLLERR)
 }
 
-/// The rsockets among descriptors, and the others in the kernel's form.
+/// Descriptors of a call: rsockets, and others in the form of the kernel.
 struct Watched<'a> {
     all: &'a mut [pollfd],
     sockets: Vec<(usize, Arc<Socket>)>,
@@ -42,7 +42,7 @@ struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// `None`: there is no rsocket.
+    /// `None`: no rsocket.
     fn new(all: &'a mut [pollfd]) -> Option<Self> {
         let (mut sockets, mut places, mut kernel) = (Vec::new(), Vec::new(), Vec::new());
         let mut inherited = Vec::new();
@@ -60,8 +60,9 @@ impl<'a> Watched<'a> {
         is_any.then_some(Self { all, sockets, inherited, places, kernel })
     }
 
-    /// Looks at the rsockets, and returns how many descriptors have events. Those of another process are invalid.
-    fn look(&mut self) -> usize {
+    /// Reads the readiness of the rsockets, and returns the number of descriptors with events. rsockets of another
+    /// process are invalid.
+    fn check(&mut self) -> usize {
         for at in &self.inherited {
             self.all[*at].revents = POLLNVAL;
         }
@@ -77,8 +78,12 @@ impl<'a> Watched<'a> {
         self.all.iter().filter(|descriptor| descriptor.revents != 0).count()
     }
 
-    /// Asks the kernel, and waits there; `extra` is readable to wake it up.
-    fn ask(&mut self, extra: Option<c_int>, timeout: Option<Duration>) -> Result<(), Errno> {
+    /// Calls poll(2); `extra` is readable to end it.
+    fn poll_kernel(
+        &mut self,
+        extra: Option<c_int>,
+        timeout: Option<Duration>,
+    ) -> Result<(), Errno> {
         let count = self.kernel.len();
         if let Some(fd) = extra {
             self.kernel.push(pollfd { fd, events: POLLIN, revents: 0 });
@@ -106,11 +111,11 @@ impl<'a> Watched<'a> {
         let left = || timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
         loop {
             if !self.kernel.is_empty() {
-                self.ask(None, Some(Duration::ZERO))?;
+                self.poll_kernel(None, Some(Duration::ZERO))?;
             }
             let polled = Instant::now();
             loop {
-                let count = self.look();
+                let count = self.check();
                 if count > 0 {
                     return Ok(count);
                 }
@@ -120,21 +125,21 @@ impl<'a> Watched<'a> {
                     break;
                 }
             }
-            let count = self.look();
+            let count = self.check();
             if count > 0 || left().is_some_and(|left| left.is_zero()) {
                 return Ok(count);
             }
             let Some((_, first)) = self.sockets.first().cloned() else { return Ok(0) };
             let waker = first.waker()?;
             self.sockets.iter().for_each(|(_, socket)| socket.enter(&waker));
-            let count = self.look();
+            let count = self.check();
             let slept = match count {
-                0 => self.ask(Some(waker.descriptor().as_raw_fd()), left()),
+                0 => self.poll_kernel(Some(waker.descriptor().as_raw_fd()), left()),
                 _ => Ok(()),
             };
             self.sockets.iter().for_each(|(_, socket)| socket.leave(&waker));
             first.put_back(waker);
-            let count = self.look();
+            let count = self.check();
             if count > 0 {
                 return Ok(count);
             }
@@ -168,7 +173,7 @@ pub(crate) unsafe extern "C" fn rpoll(
     unsafe { libc::poll(descriptors, count, timeout) }
 }
 
-/// Whether a descriptor is in a set.
+/// Returns true if a descriptor is in a set.
 unsafe fn has(set: *const fd_set, fd: c_int) -> bool {
     // SAFETY: as the caller says; the descriptor is below FD_SETSIZE.
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }

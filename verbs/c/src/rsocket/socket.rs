@@ -17,7 +17,7 @@ use crate::{
     guard::{self, Errno},
 };
 
-/// Sets what the kernel keeps of the program's view: whether calls wait.
+/// Sets the blocking mode of the descriptor, which the program can query.
 pub(super) fn set_flags(descriptor: c_int, flags: c_int) -> Result<(), Errno> {
     // SAFETY: no memory is involved.
     match unsafe { libc::fcntl(descriptor, F_SETFL, flags) } {
@@ -48,17 +48,17 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
     })
 }
 
-/// Writes an address for the program: as much of it as there is room for, and its length.
+/// Writes an address for the program, up to the given length, and its length.
 pub(super) unsafe fn write_address(
-    told: SocketAddr,
+    from: SocketAddr,
     addr: *mut sockaddr,
     length: *mut socklen_t,
 ) -> Result<(), Errno> {
     if length.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    let size = if told.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
-    let stored = address::storage(told);
+    let size = if from.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
+    let stored = address::storage(from);
     // SAFETY: the program gives as much room as it says.
     unsafe {
         let count = size.min(*length as usize);
@@ -94,7 +94,7 @@ pub(crate) extern "C" fn rclose(descriptor: c_int) -> c_int {
         let socket = table::leave(descriptor)?;
         let _ = keep_alive::set(descriptor, &socket, None);
         socket.close(options::linger(descriptor));
-        // SAFETY: it is the rsocket's, and nobody finds it any more.
+        // SAFETY: the descriptor is that of the rsocket, which was removed from the table.
         unsafe { rustix::io::close(descriptor) };
         Ok(())
     })
@@ -130,7 +130,7 @@ pub(crate) extern "C" fn rfcntl(descriptor: c_int, command: c_int, argument: c_l
         if !matches!(command, F_GETFL | F_SETFL | F_GETFD | F_SETFD) {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // The program gives an int.
+        // The program passes an int.
         let argument = argument as c_int;
         // SAFETY: no memory is involved.
         let result = unsafe { libc::fcntl(descriptor, command, argument) };

@@ -1,11 +1,11 @@
 //! Table of rsockets by descriptor.
 //!
-//! The descriptor is one of the kernel's: a TCP socket that is never bound or connected. It keeps the number from being
-//! used for something else, and it keeps options. Its inode tells whether the program has closed it behind our back:
-//! then the number is none of ours any more.
+//! The descriptor is that of a kernel TCP socket that is never bound or connected. It reserves the number, and keeps
+//! options. Its inode reveals if the program has closed it without the library: then the number is not that of an
+//! rsocket any more.
 //!
-//! Each generation of processes ([`device::generation`]) has a table of its own. A child looks into its parent's only
-//! to tell an rsocket that it cannot use from what was never one, and does not wait for a lock there: its holder may
+//! Each generation of processes ([`process::generation`]) has a table of its own. A child reads its parent's only to
+//! distinguish an rsocket that it cannot use from other descriptors. It does not wait for the lock, whose holder may
 //! not exist in the child.
 
 use std::{
@@ -30,7 +30,7 @@ use crate::{
     inherit,
 };
 
-/// How long the end of the process waits until data of rsockets that are open have left.
+/// Maximum time for which the exit of the process waits until data of an open rsocket are sent.
 const EXIT_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ fn own() -> Result<MutexGuard<'static, SocketTable>, Errno> {
     Ok(table.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The inode behind a descriptor.
+/// Returns the inode of a descriptor.
 fn inode(descriptor: c_int) -> Option<u64> {
     if descriptor < 0 {
         return None;
@@ -59,7 +59,7 @@ fn inode(descriptor: c_int) -> Option<u64> {
     fstat(borrowed).ok().map(|stat| stat.st_ino)
 }
 
-/// A descriptor for an rsocket.
+/// Creates a descriptor for an rsocket.
 pub(super) fn descriptor(family: Family, is_cloexec: bool) -> Result<OwnedFd, Errno> {
     let family = match family {
         Family::V4 => AddressFamily::INET,
@@ -70,7 +70,7 @@ pub(super) fn descriptor(family: Family, is_cloexec: bool) -> Result<OwnedFd, Er
         .map_err(|error| Errno(error.raw_os_error()))
 }
 
-/// Enters an rsocket; returns the number of its descriptor, which is the program's from now on.
+/// Adds an rsocket, and returns the number of its descriptor, which the program owns from then on.
 pub(super) fn enter(descriptor: OwnedFd, socket: Arc<Socket>) -> Result<c_int, Errno> {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
@@ -84,24 +84,24 @@ pub(super) fn enter(descriptor: OwnedFd, socket: Arc<Socket>) -> Result<c_int, E
     });
     let number = descriptor.as_raw_fd();
     let inode = inode(number).ok_or(Errno(libc::EBADF))?;
-    // The number was another rsocket's before, which the program has closed behind our back.
+    // The number may have been that of another rsocket, which the program closed without the library.
     let before = own()?.insert(number, OpenSocket { socket, inode });
     drop(before);
     Ok(descriptor.into_raw_fd())
 }
 
-/// The rsocket of a descriptor.
+/// Returns the rsocket of a descriptor.
 ///
 /// # Errors
-/// `EBADF`: it is none. `ENODEV`: it is another process's.
+/// `EBADF`: not an rsocket. `ENODEV`: it belongs to another process.
 pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
     let entry = own()?.get(&descriptor).cloned();
     if let Some(entry) = entry {
         if inode(descriptor) == Some(entry.inode) {
             return Ok(entry.socket);
         }
-        let gone = own()?.remove(&descriptor);
-        drop(gone);
+        let removed = own()?.remove(&descriptor);
+        drop(removed);
         return Err(Errno(libc::EBADF));
     }
     let entry = inherited(descriptor).ok_or(Errno(libc::EBADF))?;
@@ -116,7 +116,7 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
     Ok(entry.socket)
 }
 
-/// The rsocket of a process that this one was forked from.
+/// Returns the rsocket of a process that this one descends from.
 fn inherited(descriptor: c_int) -> Option<OpenSocket> {
     let find = |table: &Mutex<SocketTable>| {
         let entry = table.try_lock().ok()?.get(&descriptor)?.clone();
@@ -125,7 +125,7 @@ fn inherited(descriptor: c_int) -> Option<OpenSocket> {
     TABLES[..process::generation().min(GENERATIONS_MAX)].iter().rev().find_map(find)
 }
 
-/// Closes an rsocket in the child of a fork, which has not used it; the parent goes on. Returns whether it was one.
+/// Closes the child's copy of an rsocket of the parent. Returns false if the descriptor is not one.
 pub(super) fn close_inherited(descriptor: c_int) -> Result<bool, Errno> {
     if own()?.contains_key(&descriptor) {
         return Ok(false);
@@ -137,13 +137,14 @@ pub(super) fn close_inherited(descriptor: c_int) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Takes an rsocket out; its descriptor stays open.
+/// Removes an rsocket. Its descriptor remains open.
 pub(super) fn leave(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
     find(descriptor)?;
     own()?.remove(&descriptor).map(|entry| entry.socket).ok_or(Errno(libc::EBADF))
 }
 
-/// A program that exits without a close expects what it has sent to arrive, as with TCP of the kernel.
+/// Closes the rsockets at the exit of the process. As with TCP of the kernel, data sent before an exit without a close
+/// are delivered.
 extern "C" fn at_exit() {
     guard::at_exit(|| {
         let Ok(mut entries) = own() else { return };
@@ -151,7 +152,7 @@ extern "C" fn at_exit() {
         drop(entries);
         for (_, OpenSocket { socket, .. }) in all {
             if socket.is_listening() {
-                // The kernel closes it with the process; a child of a fork may go on listening.
+                // The kernel closes it with the process; a child of a fork may continue to listen.
                 std::mem::forget(socket);
                 continue;
             }

@@ -1,11 +1,11 @@
-//! TCP listeners of this process, for the cause of a refused bind.
+//! TCP listeners of this process: cause of a bind that fails with EADDRINUSE.
 
 use std::{collections::HashSet, fs};
 
-/// State of a socket in `/proc/net/tcp` that listens (TCP_LISTEN).
+/// Listening state (TCP_LISTEN) in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// Inodes of the sockets in a table of `/proc/net/tcp` that listen on `port`.
+/// Returns the inodes of sockets that listen on `port`, from a table of `/proc/net/tcp`.
 fn inodes_of_listeners(table: &str, port: u16) -> impl Iterator<Item = u64> {
     let listeners = table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_whitespace();

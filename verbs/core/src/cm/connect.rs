@@ -23,22 +23,22 @@ use crate::{
     usage,
 };
 
-/// How long a connect is repeated while nobody listens. With hardware it takes some milliseconds until a request is at
-/// the peer, and programs count on that: perftest listens for its second connection when the client connects already.
+/// Time for which a refused connect is retried. With hardware, a request needs some milliseconds to reach the peer, and
+/// programs depend on that: perftest listens for its second connection while the client already connects.
 const REFUSED_GRACE: Duration = Duration::from_millis(500);
-/// The pause between two attempts.
+/// Pause between two attempts.
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 
-/// Bytes of private data that an event can tell of: its length is an octet.
+/// Maximum number of bytes of private data in an event, whose length is an octet.
 const PRIVATE_DATA_MAX: usize = 255;
 
-/// Reads at once, in the octet that they have in parameters and events.
+/// Limits a number of Reads to the octet that parameters and events have for it.
 fn narrow(reads: u32) -> u8 {
     u8::try_from(reads).unwrap_or(u8::MAX)
 }
 
 impl Event {
-    /// Notes what the peer has said.
+    /// Sets the peer's private data and limits.
     pub(super) fn set_data(&mut self, data: &ConnectionData) {
         let ConnectionData { limits, private_data } = data;
         self.private_data = private_data[..private_data.len().min(PRIVATE_DATA_MAX)].to_vec();
@@ -47,7 +47,7 @@ impl Event {
     }
 }
 
-/// The event and the status of a connection that was not made.
+/// Returns event and status of a failed connect.
 fn failure(error: ConnectError, cause: Option<&ConnectCause>) -> (EventKind, i32) {
     if let Some(ConnectCause::Ended(EndReason::CqOverrun)) = cause {
         return (EventKind::ConnectError, -Errno::CONNABORTED.0);
@@ -63,17 +63,17 @@ fn failure(error: ConnectError, cause: Option<&ConnectCause>) -> (EventKind, i32
 }
 
 impl Id {
-    /// The most Reads at once, in each direction.
+    /// Returns the maximum number of outstanding Reads in each direction.
     fn most_reads(&self) -> ReadLimit {
         let limits = self.device().limits();
         ReadLimit { inbound: limits.ird_max, outbound: limits.ord_max }
     }
 
-    /// Connects `qp`. An event says what has come of it.
+    /// Connects `qp`. An event reports the result.
     ///
     /// # Errors
-    /// `EINVAL`: the route is not resolved, the queue pair cannot be connected, or there is too much private data.
-    /// `EISCONN`: the queue pair is connected. `EADDRINUSE`. As [`Device::check`](crate::device::Device::check).
+    /// `EINVAL`: the route is not resolved, the queue pair cannot be connected, or too much private data. `EISCONN`:
+    /// the queue pair is connected. `EADDRINUSE`. As [`Device::check`](crate::device::Device::check).
     pub fn connect(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
@@ -101,7 +101,7 @@ impl Id {
                 let _ = core.close(Key::Connector(connector), Box::new(|| {}));
                 return Err(error.into());
             }
-            // Callbacks run after this.
+            // Callbacks run after the closure.
             self.lock().connector = Some(connector);
             Ok(())
         });
@@ -114,7 +114,7 @@ impl Id {
         begun
     }
 
-    /// Has the core connect.
+    /// Starts an attempt in the core.
     fn dial(
         self: &Arc<Self>,
         core: &mut Rnic,
@@ -133,13 +133,13 @@ impl Id {
         core.connect(connector, qp.id(), addresses, limits, &parameters.private_data, completion)
     }
 
-    /// Connects once more, after a pause.
+    /// Starts another attempt after a pause.
     fn connect_again(self: &Arc<Self>, connector: ConnectorId) {
         let (attempt, addresses) = {
             let inner = self.lock();
             (inner.attempt.clone(), inner.remote.map(|remote| (inner.local, remote)))
         };
-        // The program may have destroyed the identifier, which has closed the connector.
+        // If the program has destroyed the identifier, the connector is closed.
         let (Some(ConnectAttempt { qp, parameters, .. }), Some(addresses)) = (attempt, addresses)
         else {
             return;
@@ -152,7 +152,7 @@ impl Id {
         }
     }
 
-    /// The peer has answered, or never will.
+    /// Handles the result of an attempt.
     fn connected(self: &Arc<Self>, connector: ConnectorId, outcome: Result<(), ConnectError>) {
         if let Err(error) = outcome {
             return self.not_connected(connector, error);
@@ -190,8 +190,8 @@ impl Id {
         self.end_without_queue_pair();
     }
 
-    /// Ends with the queue pair, which the program may destroy or reset: as with adapters of iWARP the event of a
-    /// disconnect follows.
+    /// Closes the connection with its queue pair, which the program may destroy or reset. As with other iWARP adapters,
+    /// a disconnect event follows.
     fn follow(self: &Arc<Self>, qp: &Qp) {
         let this = Arc::downgrade(self);
         qp.call_on_detach(Box::new(move || {
@@ -202,7 +202,7 @@ impl Id {
         }));
     }
 
-    /// Raises the event of a disconnect if the connection was there, and has gone with its queue pair.
+    /// Raises the disconnect event if the connection was established and its queue pair is detached.
     fn end_without_queue_pair(self: &Arc<Self>) {
         let is_over = {
             let inner = self.lock();
@@ -214,8 +214,7 @@ impl Id {
         }
     }
 
-    /// A connection that was to be made, from here, is not. It is tried again after a pause if nothing has listened and
-    /// there is time left.
+    /// Handles a failed connect. A refused one is retried after a pause, while time remains.
     fn not_connected(self: &Arc<Self>, connector: ConnectorId, error: ConnectError) {
         let has_time =
             self.lock().attempt.as_ref().is_some_and(|attempt| Instant::now() < attempt.until);
@@ -235,7 +234,7 @@ impl Id {
         }
     }
 
-    /// Leaves the connector of an attempt that has failed.
+    /// Closes the connector of a failed attempt.
     fn give_up(&self, connector: ConnectorId) {
         {
             let mut inner = self.lock();
@@ -260,11 +259,11 @@ impl Id {
         Self::raise(event);
     }
 
-    /// Accepts a request. An event says what has come of it.
+    /// Accepts a request. An event reports the result.
     ///
     /// # Errors
-    /// `EINVAL`: there is none, the queue pair cannot be connected, or there is too much private data. `ECONNRESET`:
-    /// the peer has given up. As [`Device::check`](crate::device::Device::check).
+    /// `EINVAL`: no request, the queue pair cannot be connected, or too much private data. `ECONNRESET`: the peer has
+    /// aborted the connection. As [`Device::check`](crate::device::Device::check).
     pub fn accept(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
@@ -312,7 +311,7 @@ impl Id {
                 inner.phase = if is_peer_gone { IdPhase::Closed } else { IdPhase::Requested };
             }
             if is_peer_gone {
-                // As the kernel's CM has it: what the program has posted completes as flushed.
+                // As in the CM of the kernel, posted requests complete as flushed.
                 let _ = qp.modify(IbvQpState::Error);
             }
             return Err(error.into());
@@ -320,7 +319,7 @@ impl Id {
         Ok(())
     }
 
-    /// The peer of an accepted request has not gone on.
+    /// Handles an accepted request whose peer did not complete the connection.
     fn not_accepted(self: &Arc<Self>, error: ConnectError) {
         self.lock().phase = IdPhase::Closed;
         let mut event = Event::new(EventKind::ConnectError, self);
@@ -331,7 +330,7 @@ impl Id {
     /// Rejects a request.
     ///
     /// # Errors
-    /// `EINVAL`: there is none, or too much private data. As [`Device::check`](crate::device::Device::check).
+    /// `EINVAL`: no request, or too much private data. As [`Device::check`](crate::device::Device::check).
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Errno> {
         let device = self.device();
         device.check()?;
@@ -344,7 +343,7 @@ impl Id {
         };
         let rejected = device.with(|core, _| core.reject(connector, private_data));
         match rejected {
-            // A peer that has given up needs no answer.
+            // An aborted request needs no reply.
             Ok(()) | Err(ConnectError::Aborted) => {
                 let mut inner = self.lock();
                 inner.phase = IdPhase::Closed;
@@ -357,11 +356,10 @@ impl Id {
         }
     }
 
-    /// Ends the connection: what was posted is sent, then FIN. The event follows on both sides. One that has ended
-    /// already is no error.
+    /// Disconnects: posted requests are sent, then a FIN. Both sides get an event. A closed connection is no error.
     ///
     /// # Errors
-    /// `EINVAL`: there was no connection. As [`Device::check`](crate::device::Device::check).
+    /// `EINVAL`: never connected. As [`Device::check`](crate::device::Device::check).
     pub fn disconnect(self: &Arc<Self>) -> Result<(), Errno> {
         let device = self.device();
         device.check()?;
@@ -380,13 +378,13 @@ impl Id {
         let completion = Box::new(move |_| this.disconnected(None));
         let begun = device.with(|core, now| core.disconnect(now, connector, completion));
         if begun.is_err() {
-            // It has ended already: by the peer, or with its queue pair, which was destroyed or reset.
+            // The connection is closed already: by the peer, or with its queue pair.
             self.disconnected(None);
         }
         Ok(())
     }
 
-    /// The connection is over, by either side.
+    /// Handles the end of the connection, by either side.
     fn disconnected(self: &Arc<Self>, reason: Option<EndReason>) {
         let (qp, before) = {
             let mut inner = self.lock();
@@ -407,9 +405,9 @@ mod tests {
 
     use super::*;
 
-    // A peer that resets has refused; a completion queue that has overrun is this side's.
+    // A reset by the peer is a rejection; an overrun of a completion queue is a local failure.
     #[test]
-    fn failures() {
+    fn failed_connect_has_event_and_status() {
         let reset = ConnectCause::Ended(EndReason::Lost(Loss::Reset));
         let overrun = ConnectCause::Ended(EndReason::CqOverrun);
         for (error, cause, expected) in [

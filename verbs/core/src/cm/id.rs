@@ -12,6 +12,7 @@ use std::{
     time::Instant,
 };
 
+use flue_adapter::address_map::View;
 use offload_engine::{
     address::{LocalAddress, source_for},
     descriptor::Guarded,
@@ -25,7 +26,7 @@ use tracing::field::{DisplayValue, display};
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
-    address::{self, View},
+    address,
     device::{Device, OwnerDevice},
     errno::Errno,
     event_queue::Acknowledgements,
@@ -34,20 +35,20 @@ use crate::{
     sync::{OneShot, lock},
 };
 
-/// All identifiers, which hear of the device's end.
+/// Identifiers of the process.
 static IDS: Registry<Id> = Registry::new();
 
-/// Identifiers of the processes that this one was forked from, which it has not taken over.
+/// Returns the identifiers of the processes that this one descends from, without those that it has taken over.
 pub(super) fn inherited() -> impl IntoIterator<Item = Arc<Id>> {
     IDS.inherited().into_iter().filter(|id| !id.owner.is_own())
 }
 
-/// Tells identifiers of this process that the device is gone.
+/// Reports the failure of the device to the identifiers of this process.
 pub(crate) fn remove_device() {
     IDS.members().iter().for_each(Id::remove_device);
 }
 
-/// Ends the connections of this process's identifiers.
+/// Closes the connections of the identifiers of this process.
 pub(crate) fn close_all() {
     for id in IDS.members() {
         let connector = id.lock().connector.take();
@@ -57,19 +58,19 @@ pub(crate) fn close_all() {
     }
 }
 
-/// Backlog of a listener that asks for none, and the most that it gets: as the kernel's CM has it.
+/// Default and maximum backlog of a listener, as in the CM of the kernel.
 const BACKLOG: usize = 1024;
 
-/// A port space.
+/// Port space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortSpace {
-    /// Connections.
+    /// TCP: connections.
     Tcp,
-    /// Others: an iWARP device has none.
+    /// Other port spaces, which an iWARP device does not support.
     Other,
 }
 
-/// Where an identifier is in its life.
+/// Phase of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IdPhase {
     Idle,
@@ -85,50 +86,50 @@ pub(super) enum IdPhase {
     Closed,
 }
 
-/// What a program asks of a connection.
+/// Parameters of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectParameters {
-    /// For the peer.
+    /// Private data for the peer.
     pub private_data: Vec<u8>,
-    /// Reads of the peer that are served at once; `None`: as many as the peer asks for, or as there can be.
+    /// Maximum number of outstanding Reads of the peer. `None`: as many as the peer requests, within the limit.
     pub responder_resources: Option<u8>,
-    /// Reads outstanding at once; `None`: as many as the peer serves, or as there can be.
+    /// Maximum number of own outstanding Reads. `None`: as many as the peer serves, within the limit.
     pub initiator_depth: Option<u8>,
 }
 
-/// What changes of an identifier.
+/// Mutable state of an identifier.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) phase: IdPhase,
     pub(super) channel: Arc<EventChannel>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    /// The program's view of the local address.
+    /// Program's view of the local address.
     local_view: View,
-    /// The program's view of the remote address.
+    /// Program's view of the remote address.
     remote_view: View,
-    /// Keeps the port of a bound identifier.
+    /// Socket that reserves the port of a bound identifier.
     reservation: Option<Guarded<OwnedFd>>,
-    /// The address that others cannot bind to.
+    /// Address recorded as bound.
     pub(super) bound: Option<LocalAddress>,
     pub(super) connector: Option<ConnectorId>,
     pub(super) listener: Option<ListenerId>,
-    /// The kernel's socket of the listener, for the child of a fork.
+    /// Kernel socket of the listener, for the child of a fork.
     pub(super) socket: Option<Arc<ListeningSocket>>,
     pub(super) backlog: i32,
     pub(super) qp: Option<Arc<Qp>>,
-    /// What the peer of a request asks for: its Reads, and what it serves.
+    /// Limits of the peer's request: its Reads, and the Reads that it serves.
     pub(super) offered: (u8, u8),
-    /// The connect that is under way.
+    /// Outstanding connect.
     pub(super) attempt: Option<ConnectAttempt>,
-    /// The queue pair was destroyed or reset, perhaps before the program has heard of the connection.
+    /// True if the queue pair was destroyed or reset, possibly before the event of the connection.
     pub(super) is_qp_detached: bool,
     pub(super) is_reuse: bool,
     is_family_only: bool,
     pub(super) is_destroyed: bool,
 }
 
-/// A connect, to be made once more if nobody listens yet.
+/// Connect, which is retried while the peer refuses it.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectAttempt {
     pub(super) qp: Arc<Qp>,
@@ -136,19 +137,19 @@ pub(super) struct ConnectAttempt {
     pub(super) until: Instant,
 }
 
-/// An identifier.
+/// Identifier (`rdma_cm_id`).
 #[derive(Debug)]
 pub struct Id {
     owner: OwnerDevice,
     space: PortSpace,
     inner: Mutex<Inner>,
     acknowledgements: Acknowledgements,
-    /// The program's name of it: its address.
+    /// Program's name: address of its structure.
     name: AtomicUsize,
 }
 
 impl Id {
-    /// An identifier whose events go to `channel`.
+    /// Creates an identifier whose events are queued on `channel`.
     ///
     /// # Errors
     /// As [`Device::check`].
@@ -199,8 +200,8 @@ impl Id {
         id
     }
 
-    /// The device is gone. One that never was bound to it does not hear of that, nor one of a request that the program
-    /// has not seen.
+    /// Raises the removal event, unless the identifier is not bound to the device, or its connection request was not
+    /// yet delivered to the program.
     fn remove_device(self: &Arc<Self>) {
         let is_unseen = || self.lock().phase == IdPhase::Requested && self.name() == 0;
         if self.lock().local.is_some() && !is_unseen() {
@@ -212,65 +213,65 @@ impl Id {
         lock(&self.inner)
     }
 
-    /// The same, unless another thread has the lock.
+    /// Returns the locked state. `None`: another thread holds the lock.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
         self.inner.try_lock().ok()
     }
 
-    /// Has it belong to another adapter.
+    /// Changes the device.
     pub(super) fn enter(self: &Arc<Self>, device: &'static Device) {
         self.owner.change(device);
         IDS.enter(self);
     }
 
-    /// Returns whether it belongs to this process.
+    /// Returns true if the identifier belongs to this process.
     pub fn is_own(&self) -> bool {
         self.owner.is_own()
     }
 
-    /// The channel of an inherited identifier. `None`: another thread was using it at the fork.
+    /// Returns the channel of an inherited identifier. `None`: another thread held its lock at the fork.
     pub fn inherited_channel(&self) -> Option<Arc<EventChannel>> {
         self.try_lock().map(|inner| inner.channel.clone())
     }
 
-    /// The adapter.
+    /// Returns the device.
     pub fn device(&self) -> &'static Device {
         self.owner.device()
     }
 
-    /// Its port space.
+    /// Returns the port space.
     pub const fn space(&self) -> PortSpace {
         self.space
     }
 
-    /// How the program calls it; 0: it does not know it yet.
+    /// Returns the program's name. 0: not yet delivered to the program.
     pub fn name(&self) -> usize {
         self.name.load(Ordering::Relaxed)
     }
 
-    /// Says how the program calls it.
+    /// Sets the program's name.
     pub fn set_name(&self, name: usize) {
         self.name.store(name, Ordering::Relaxed);
     }
 
-    /// Returns its own address and its peer's, in the program's view.
+    /// Returns the local and the remote address in the program's view.
     pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let Inner { local, remote, local_view, remote_view, .. } = *self.lock();
         let shown = |address: Option<SocketAddr>, view| Some(self.device().shown(address?, view));
         (shown(local, local_view), shown(remote, remote_view))
     }
 
-    /// Peer's address in the program's view, for the log. `None`: the identifier has no peer yet.
+    /// Returns the remote address in the program's view, for the log. `None`: not set.
     pub(crate) fn peer(&self) -> Option<DisplayValue<SocketAddr>> {
         self.addresses().1.map(display)
     }
 
-    /// Whether a device is known: an address that is not for all.
+    /// Returns true if the local address is specific, which selects the device.
     pub fn has_device(&self) -> bool {
         self.lock().local.is_some_and(|local| !local.ip().is_unspecified())
     }
 
-    /// The channel of its events.
+    /// Returns the event channel.
     pub fn channel(&self) -> Arc<EventChannel> {
         self.lock().channel.clone()
     }
@@ -279,12 +280,12 @@ impl Id {
         &self.acknowledgements
     }
 
-    /// The program has acknowledged an event that it owns.
+    /// Counts an acknowledged event.
     pub fn acknowledge(&self) {
         self.acknowledgements.acknowledged(1);
     }
 
-    /// Adds an event, unless the program has destroyed its owner. Returns whether it did.
+    /// Queues an event, unless its owner is destroyed. Returns true if it was queued.
     pub(super) fn raise(event: Event) -> bool {
         let owner = event.owner().clone();
         let inner = owner.lock();
@@ -302,10 +303,10 @@ impl Id {
         }
     }
 
-    /// Lets the address be shared with other identifiers that say so, before it is bound.
+    /// Allows other identifiers with the same option to share the address.
     ///
     /// # Errors
-    /// `EINVAL`: it is bound.
+    /// `EINVAL`: the identifier is bound.
     pub fn set_reuse(&self, is_reuse: bool) -> Result<(), Errno> {
         let mut inner = self.lock();
         if inner.phase != IdPhase::Idle {
@@ -318,7 +319,7 @@ impl Id {
     /// Restricts an unspecified IPv6 address to IPv6.
     ///
     /// # Errors
-    /// `EINVAL`: it is bound.
+    /// `EINVAL`: the identifier is bound.
     pub fn set_family_only(&self, is_only: bool) -> Result<(), Errno> {
         let mut inner = self.lock();
         if inner.phase != IdPhase::Idle {
@@ -328,12 +329,12 @@ impl Id {
         Ok(())
     }
 
-    /// Binds it to a local address of the program. Port 0: one is chosen now.
+    /// Binds to a local address of the program. For port 0, a free port is chosen.
     ///
     /// # Errors
-    /// `EINVAL`: it is bound, the address is IPv4-mapped although the identifier is restricted to IPv6, or a link-local
-    /// address has no scope. `EADDRNOTAVAIL`: not an address of this machine. `EADDRINUSE`. `EACCES`: the port is
-    /// privileged. As [`Device::check`].
+    /// `EINVAL`: the identifier is bound, the address is IPv4-mapped although the identifier is restricted to IPv6, or
+    /// a link-local address has no scope. `EADDRNOTAVAIL`: not a local address. `EADDRINUSE`. `EACCES`: privileged
+    /// port. As [`Device::check`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
         self.check()?;
         let mut inner = self.lock();
@@ -354,11 +355,11 @@ impl Id {
         Ok(())
     }
 
-    /// Finds the way to a peer. The event follows.
+    /// Resolves the address of a peer. An event reports the result.
     ///
     /// # Errors
-    /// `EINVAL`: in this phase, of two families, or a link-local address has no scope; `ENETUNREACH`, `EHOSTUNREACH`:
-    /// there is no route; those of [`Id::bind`].
+    /// `EINVAL`: wrong phase, two address families, or a link-local address without a scope. `ENETUNREACH`,
+    /// `EHOSTUNREACH`: no route. As [`Id::bind`].
     pub fn resolve_address(
         self: &Arc<Self>,
         source: Option<SocketAddr>,
@@ -379,13 +380,13 @@ impl Id {
         if view.is_mapped && inner.is_family_only {
             return Err(Errno::NETUNREACH);
         }
-        // Bound to `[::]`, it may have an IPv4 peer that the program gives as a mapped address.
+        // An identifier bound to `[::]` may have an IPv4 peer, given as an IPv4-mapped address.
         let of_peer = |local| if view.is_mapped { source_for(local, remote) } else { local };
         let bound = inner.local.map(of_peer);
         if bound.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(Errno::INVAL);
         }
-        // As the kernel's CM has it: nobody in particular is this machine.
+        // As in the CM of the kernel, the unspecified address is the local host.
         let remote = match remote.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => {
                 SocketAddr::new(Ipv4Addr::LOCALHOST.into(), remote.port())
@@ -408,7 +409,7 @@ impl Id {
         Ok(())
     }
 
-    /// Nothing is to be found out. The event follows.
+    /// Resolves the route, which needs no query. An event reports the result.
     ///
     /// # Errors
     /// `EINVAL`: the address is not resolved. As [`Device::check`].
@@ -424,10 +425,10 @@ impl Id {
         Ok(())
     }
 
-    /// Listens; one that is not bound is, to a port of the machine's choice at all addresses.
+    /// Listens. An unbound identifier is bound to a free port at all addresses first.
     ///
     /// # Errors
-    /// `EINVAL`: in this phase. `EADDRINUSE`: somebody listens there. As [`Device::check`].
+    /// `EINVAL`: wrong phase. `EADDRINUSE`: another listener has the address. As [`Device::check`].
     pub fn listen(self: &Arc<Self>, backlog: i32) -> Result<(), Errno> {
         self.check()?;
         if self.lock().phase == IdPhase::Idle {
@@ -455,14 +456,14 @@ impl Id {
         }
     }
 
-    /// Notes the listener.
+    /// Records the listener.
     pub(super) fn listening(&self, listener: ListenerId, backlog: i32) {
         let socket = self.device().listening_socket(listener);
         let mut inner = self.lock();
         inner.socket = socket;
         inner.backlog = backlog;
         inner.listener = Some(listener);
-        // The listener has the port now.
+        // The listener now holds the port.
         inner.reservation = None;
         self.device().count_listening(1);
     }
@@ -476,7 +477,7 @@ impl Id {
             Ok(backlog @ 1..=BACKLOG) => backlog,
             _ => BACKLOG,
         };
-        // Programs accept late: what waits for their answer is not what the backlog is about.
+        // Programs accept late, so requests that wait for an accept do not count against the backlog.
         let config = ListenerConfig {
             backlog,
             requests_per_peer_max: BACKLOG,
@@ -501,11 +502,11 @@ impl Id {
     }
 
     pub(super) fn close(&self, key: Key) {
-        // Nobody waits for it: what it brings is not told any more.
+        // The completion has no receiver.
         let _ = self.device().with(|core, _| core.close(key, Box::new(|| {})));
     }
 
-    /// A peer wants to connect: a new identifier on the listener's channel.
+    /// Creates an identifier for a connection request, and queues the event on the channel of the listener.
     fn handle_request(self: &Arc<Self>, connector: ConnectorId) {
         let (data, local, remote) = self.device().with(|core, _| {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
@@ -535,7 +536,7 @@ impl Id {
         }
     }
 
-    /// Has its events go to another channel, those that wait too.
+    /// Moves the identifier and its queued events to another channel.
     ///
     /// # Errors
     /// As [`Device::check`].
@@ -551,14 +552,14 @@ impl Id {
         Ok(())
     }
 
-    /// Ends it: a connection is reset, a request refused, a listener closed. Events that the program has not taken are
-    /// withdrawn; those that it has taken are waited for.
+    /// Destroys the identifier: resets the connection, rejects the request, closes the listener. Withdraws events that
+    /// the program has not taken, and waits for the acknowledgement of those that it has.
     ///
     /// # Errors
     /// As [`Device::check`].
     pub fn destroy(self: &Arc<Self>) -> Result<(), Errno> {
         if !self.owner.is_own() {
-            // That of the parent goes on.
+            // The parent's identifier is not affected.
             let socket = self.try_lock().and_then(|mut inner| inner.socket.take());
             if let Some(socket) = socket {
                 socket.close_inherited();
@@ -587,7 +588,7 @@ impl Id {
             if let Some(listener) = listener {
                 self.close(Key::Listener(listener));
             }
-            // Requests that the program has not seen are refused.
+            // Requests that were not delivered to the program are rejected.
             let unseen = withdrawn.iter().filter(|event| event.kind == EventKind::ConnectRequest);
             for connector in unseen.filter_map(|event| event.id.lock().connector.take()) {
                 self.close(Key::Connector(connector));

@@ -1,12 +1,12 @@
 //! Inheritance by the child of a fork: identifiers and channels that it takes over.
 //!
-//! Programs listen, become a daemon, and wait for connections in the child. So a child that waits for events of an
-//! inherited channel gets its identifiers, unless they have a connection or a queue pair, which stay with the parent.
-//! A listener's socket of the kernel is inherited with the connections that wait in it: the parent accepts none from
-//! then on. On a node the parent has to end first.
+//! Programs listen, daemonize, and wait for connections in the child. So a child that waits for events of an inherited
+//! channel takes over its identifiers. Identifiers with a connection or a queue pair remain the parent's. The child
+//! inherits the kernel's socket of a listener with its accept queue, and the parent accepts no further connection. On a
+//! node, the parent must exit first.
 //!
-//! Threads of the parent may have held a lock at the fork. They do not exist in the child, so locks are only tried:
-//! an object whose lock is held stays with the parent.
+//! Threads of the parent may have held a lock at the fork, and do not exist in the child. So locks are only tried: an
+//! object whose lock is held remains the parent's.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
@@ -17,7 +17,8 @@ use super::id::{Id, IdPhase, channel::EventChannel, inherited};
 use crate::{device::Device, errno::Errno};
 
 impl Id {
-    /// Returns whether it can belong to this process; `channel`: with events there.
+    /// Returns true if this process can take the identifier over. `None`: its events are not those of `channel`, or its
+    /// lock is held.
     fn is_inheritable(&self, channel: &Arc<EventChannel>) -> Option<bool> {
         let inner = self.try_lock()?;
         if inner.is_destroyed || !Arc::ptr_eq(&inner.channel, channel) {
@@ -34,7 +35,7 @@ impl Id {
         Some(has_no_connection && inner.connector.is_none() && inner.qp.is_none())
     }
 
-    /// Has it belong to this process.
+    /// Transfers the identifier to this process.
     fn take_over(self: &Arc<Self>, device: &'static Device) -> Result<(), Errno> {
         let (bound, socket, listening) = {
             let mut inner = self.try_lock().ok_or(Errno::NODEV)?;
@@ -61,10 +62,10 @@ impl Id {
 }
 
 impl EventChannel {
-    /// Has an inherited channel, and its identifiers without a connection, belong to this process.
+    /// Transfers an inherited channel, and its identifiers without a connection, to this process.
     ///
     /// # Errors
-    /// `ENODEV`: all its identifiers have connections, or another thread was using it at the fork. Those of a listen.
+    /// `ENODEV`: all its identifiers have connections, or another thread held its lock at the fork. As [`Id::listen`].
     pub fn take_over(self: &Arc<Self>, device: &'static Device) -> Result<(), Errno> {
         if self.events().is_own() {
             return Ok(());
@@ -74,7 +75,7 @@ impl EventChannel {
         inheritable.iter().try_for_each(|id| id.take_over(device))
     }
 
-    /// Returns whether an inherited channel can belong to this process: not all its identifiers have connections.
+    /// Returns true if this process can take an inherited channel over: not all its identifiers have connections.
     pub fn is_inheritable(self: &Arc<Self>) -> bool {
         self.inheritable().is_some()
     }
@@ -92,7 +93,7 @@ impl EventChannel {
     }
 }
 
-/// Inherited channels with identifiers that listen, and the sockets of these.
+/// Returns the inherited channels of listening identifiers, with their sockets.
 fn listening() -> Vec<(Arc<EventChannel>, Option<Guarded<OwnedFd>>)> {
     let of = |id: Arc<Id>| {
         let inner = id.try_lock().filter(|inner| inner.phase == IdPhase::Listening)?;
@@ -102,13 +103,13 @@ fn listening() -> Vec<(Arc<EventChannel>, Option<Guarded<OwnedFd>>)> {
     inherited().into_iter().filter_map(of).collect()
 }
 
-/// Inherited channels with identifiers that listen.
+/// Returns the inherited channels of listening identifiers.
 pub fn listening_channels() -> Vec<Arc<EventChannel>> {
     listening().into_iter().map(|(channel, _)| channel).collect()
 }
 
-/// Wakes programs that poll inherited channels, as soon as a connection waits in a socket of the kernel. Returns when
-/// nothing is left to wait for.
+/// Wakes programs that poll inherited channels once a connection is in the accept queue of a socket. Returns when all
+/// sockets are done.
 pub fn announce_connections() {
     let mut left: Vec<_> =
         listening().into_iter().filter_map(|(channel, socket)| Some((channel, socket?))).collect();

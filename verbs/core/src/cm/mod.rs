@@ -7,9 +7,9 @@
 //! both:     Connected -> Closed, by either side
 //! ```
 //!
-//! Calls begin something and return; what comes of it is an event of the identifier's channel. Callbacks of the core
-//! bring it, on whatever thread, and may run before a call of the core returns: so no lock of an identifier is held
-//! across one.
+//! Calls start an operation and return. Its result is an event of the identifier's channel. Callbacks of the core
+//! deliver it, on any thread and possibly before the call of the core returns. So no lock of an identifier is held
+//! across a call of the core.
 
 mod connect;
 mod id;

@@ -22,10 +22,10 @@ impl Socket {
         Ok(id)
     }
 
-    /// Binds it to a local address.
+    /// Binds to a local address.
     ///
     /// # Errors
-    /// `EINVAL`: it is bound, or connected. `EAFNOSUPPORT`, and those of [`Id::bind`].
+    /// `EINVAL`: bound or connected. `EAFNOSUPPORT`. As [`Id::bind`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
         self.device().check()?;
         self.family.check(address)?;
@@ -43,7 +43,7 @@ impl Socket {
     /// Listens.
     ///
     /// # Errors
-    /// `EINVAL`: it is connected. Those of [`Id::listen`].
+    /// `EINVAL`: connected. As [`Id::listen`].
     pub fn listen(&self, backlog: i32) -> Result<(), Errno> {
         self.device().check()?;
         let id = {
@@ -61,7 +61,7 @@ impl Socket {
                 self.lock().id.clone().ok_or(Errno::INVAL)?
             }
         };
-        // It waits for the adapter.
+        // The call blocks on the adapter, so no lock is held.
         id.listen(backlog)?;
         let mut state = self.lock();
         if matches!(state.phase, SocketPhase::Idle) {
@@ -70,10 +70,10 @@ impl Socket {
         Ok(())
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// `EINVAL`: it does not listen. `ENODEV`: the device is gone. `EAGAIN`, `EINTR`. No memory or descriptor is left.
+    /// `EINVAL`: not listening. `ENODEV`: the device failed. `EAGAIN`, `EINTR`. No memory or descriptor available.
     pub fn accept(&self) -> Result<Arc<Self>, Errno> {
         loop {
             let (request, options) = self.wait(self.is_nonblocking(), |state| {
@@ -84,9 +84,9 @@ impl Socket {
                 requests.pop_front().map(|request| Ok((request, options)))
             })?;
             let id = request.id.clone();
-            match self.take_up(&request, options) {
+            match self.accept_request(&request, options) {
                 Ok(Some(accepted)) => return Ok(accepted),
-                // Its peer speaks another protocol, or has gone.
+                // The peer uses another protocol, or has aborted the connection.
                 Ok(None) => _ = id.destroy(),
                 Err(error) => {
                     let _ = id.reject(&[]);
@@ -97,7 +97,11 @@ impl Socket {
         }
     }
 
-    fn take_up(&self, request: &Event, options: SocketOptions) -> Result<Option<Arc<Self>>, Errno> {
+    fn accept_request(
+        &self,
+        request: &Event,
+        options: SocketOptions,
+    ) -> Result<Option<Arc<Self>>, Errno> {
         let id = &request.id;
         let remote = match ConnectionData::parse(&request.private_data) {
             Ok(remote) => remote,
@@ -146,7 +150,7 @@ impl Socket {
     /// Connects.
     ///
     /// # Errors
-    /// `EISCONN`, `EALREADY`, `EINPROGRESS`, `EINTR`: it goes on meanwhile. `ECONNREFUSED`, `ETIMEDOUT` and others.
+    /// `EISCONN`, `EALREADY`. `EINPROGRESS`, `EINTR`: the connect continues. `ECONNREFUSED`, `ETIMEDOUT` and others.
     pub fn connect(&self, remote: SocketAddr) -> Result<(), Errno> {
         self.device().check()?;
         self.family.check(remote)?;
@@ -167,7 +171,7 @@ impl Socket {
                     if let Some(error) = state.error.take() {
                         return Err(error);
                     }
-                    self.renew(&mut state)?;
+                    self.restore(&mut state)?;
                     self.begin_to_connect(&mut state, remote)?;
                 }
                 SocketPhase::Closed => return Err(Errno::BADF),
@@ -211,14 +215,14 @@ impl Socket {
             }
             Err(error) => {
                 state.id = Some(id);
-                self.renew(state)?;
+                self.restore(state)?;
                 Err(error)
             }
         }
     }
 
-    /// Makes it as it was before a connect that has failed.
-    fn renew(&self, state: &mut SocketState) -> Result<(), Errno> {
+    /// Restores the state before a failed connect.
+    fn restore(&self, state: &mut SocketState) -> Result<(), Errno> {
         if let Some(id) = state.id.take() {
             let _ = id.destroy();
         }

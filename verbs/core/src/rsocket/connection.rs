@@ -1,8 +1,8 @@
 //! Established connection: both halves of its stream, mapped buffers, end.
 //!
-//! Each direction ends by itself. A peer that has shut down has told so, behind its data; one that goes without telling
-//! (a process that is killed, a host that is gone, a Terminate) has reset the connection, whatever TCP says: bytes that
-//! it had taken from its program may be missing.
+//! Each direction ends separately. A peer that shuts down sends a message after its data. A peer that disappears
+//! without one (killed process, lost host, Terminate) has reset the connection, even if TCP ends in order: data that it
+//! accepted from its program may be missing.
 
 use std::collections::VecDeque;
 
@@ -14,62 +14,62 @@ use super::{
 };
 use crate::{errno::Errno, mr::Mr};
 
-/// Requests that stay free for Shutdown and Disconnect.
+/// Send queue entries reserved for Shutdown and Disconnect.
 const REQUESTS_OF_THE_END: u32 = 2;
 
-/// A buffer of the program that the peer may write.
+/// Buffer of the program that the peer may write.
 #[derive(Debug)]
 struct MappedBuffer {
-    /// The entry of the peer's iomap; without one it was not told.
+    /// Entry of the peer's iomap. `None`: not announced.
     index: Option<u16>,
-    /// The program's name of it: address and length.
+    /// Program's name: address and length.
     name: (usize, usize),
     region: Owned<Mr>,
 }
 
-/// What can be done without waiting, and what has happened.
+/// Readiness for calls, and conditions of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Readiness {
-    /// A receive, or an accept, returns.
+    /// True if a receive or an accept does not block.
     pub is_readable: bool,
-    /// A send returns.
+    /// True if a send does not block.
     pub is_writable: bool,
-    /// There is an error.
+    /// True if an error is pending.
     pub has_error: bool,
-    /// The peer sends no more.
+    /// True if the peer sends no more data.
     pub is_finished: bool,
-    /// Neither side sends any more.
+    /// True if both directions are closed.
     pub is_over: bool,
 }
 
-/// A connection.
+/// Established connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) resources: Resources,
     remote: ConnectionData,
     sender: Sender,
     receiver: Receiver,
-    /// Requests can be sent: of an accepted connection, once the peer has begun.
+    /// True if requests can be sent. An accepted connection waits for the first message of the peer.
     pub(super) is_established: bool,
-    /// The peer sends no more.
+    /// True if the peer sends no more data.
     is_finished: bool,
-    /// This side wants no more.
+    /// True if the receive direction is shut down.
     is_read_shut: bool,
-    /// This side sends no more.
+    /// True if the send direction is shut down.
     is_write_shut: bool,
-    /// Either side has told that the connection is over.
+    /// True if either side has sent Disconnect.
     is_disconnected: bool,
-    /// Nothing can be sent any more.
+    /// True if the connection has failed.
     is_broken: bool,
-    /// Told once.
+    /// Pending error, which is reported once.
     error: Option<Errno>,
-    /// Requests about the connection that are in flight.
+    /// Control requests in flight.
     control: u32,
-    /// The entry of the peer's list of grants that is written next.
+    /// Entry of the peer's list of grants that is written next.
     slot: u32,
-    /// What the peer has mapped.
+    /// Buffers mapped by the peer.
     iomap: Vec<IomapEntry>,
-    /// What this side has mapped, and what of it the peer is to be told.
+    /// Mapped buffers, and changes that the peer does not have yet.
     mappings: Vec<MappedBuffer>,
     unannounced: VecDeque<(u16, IomapEntry)>,
 }
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Nothing comes any more.
+    /// Handles the loss of the connection.
     pub(super) fn lost(&mut self) {
         self.advance();
         self.end(Errno::CONNRESET);
@@ -111,7 +111,7 @@ impl Connection {
         self.is_broken = true;
     }
 
-    /// The adapter takes no request: the connection has ended, and the completions will say so.
+    /// Handles a rejected post: the connection is closed, and completions follow.
     fn check(&mut self, posted: Result<(), Errno>) {
         if let Err(error) = posted {
             tracing::debug!(qpn = self.resources.qp.number(), %error, "rsocket work request not posted");
@@ -119,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Takes in what has completed, and does what follows.
+    /// Processes completions and their effects.
     pub(super) fn advance(&mut self) {
         let mut received = Vec::new();
         let (sender, control, mut is_broken) = (&mut self.sender, &mut self.control, false);
@@ -242,12 +242,12 @@ impl Connection {
         }
     }
 
-    /// The error that was not told yet.
+    /// Takes the pending error.
     pub(super) const fn take_error(&mut self) -> Option<Errno> {
         self.error.take()
     }
 
-    /// Receives into `pieces`; of a peek the bytes stay. `None`: there are none yet.
+    /// Receives into `pieces`. A peek leaves the bytes in the ring. `None`: no bytes yet.
     pub(super) fn receive(
         &mut self,
         pieces: &mut [&mut [u8]],
@@ -287,17 +287,17 @@ impl Connection {
         self.is_broken.then_some(Ok(0))
     }
 
-    /// Bytes that can be received now.
+    /// Returns the number of bytes that can be received.
     pub(super) fn unread(&self) -> usize {
         self.receiver.unread()
     }
 
-    /// Whether no more can be received than what is there.
+    /// Returns true if no more bytes follow.
     pub(super) const fn is_read_over(&self) -> bool {
         self.is_finished || self.is_read_shut || self.is_broken
     }
 
-    /// Why nothing can be sent any more.
+    /// Returns the reason for which nothing can be sent.
     fn refusal(&mut self) -> Option<Errno> {
         if let Some(error) = self.take_error() {
             return Some(error);
@@ -308,7 +308,7 @@ impl Connection {
         (self.is_broken || self.is_disconnected).then_some(Errno::CONNRESET)
     }
 
-    /// Sends what it can of `pieces`, without the bytes that were sent already. `None`: nothing now.
+    /// Sends a part of `pieces`, after the bytes that were sent already. `None`: nothing can be sent now.
     pub(super) fn send(
         &mut self,
         pieces: &[&[u8]],
@@ -318,7 +318,7 @@ impl Connection {
             return Some(Err(error));
         }
         let mut sent = 0;
-        // Mappings are told before data that were sent behind them.
+        // The peer gets a mapping before data that were sent after it.
         while self.is_live() && self.unannounced.is_empty() {
             let Some(data) = rest(pieces, already + sent) else { return Some(Ok(sent)) };
             let Some(plan) = self.sender.plan(data.len()) else { break };
@@ -331,7 +331,7 @@ impl Connection {
         (sent > 0).then_some(Ok(sent))
     }
 
-    /// Writes `data` to what the peer has mapped as `offset`. `None`: nothing now.
+    /// Writes `data` to the buffer mapped by the peer at `offset`. `None`: nothing can be sent now.
     pub(super) fn write_mapped(
         &mut self,
         data: &[u8],
@@ -357,7 +357,7 @@ impl Connection {
         (sent > 0 || data.is_empty()).then_some(Ok(sent))
     }
 
-    /// Ends directions, and tells the peer.
+    /// Shuts down directions, and notifies the peer.
     pub(super) fn shut_down(&mut self, read: bool, write: bool) {
         if read && !self.is_read_shut {
             self.is_read_shut = true;
@@ -383,17 +383,17 @@ impl Connection {
         self.check(posted);
     }
 
-    /// Whether nothing comes any more.
+    /// Returns true if the connection has failed.
     pub(super) const fn is_lost(&self) -> bool {
         self.is_broken
     }
 
-    /// Whether all that was sent has left.
+    /// Returns true if no request is in flight.
     pub(super) const fn is_drained(&self) -> bool {
         self.is_broken || self.sender.is_idle() && self.control == 0
     }
 
-    /// Sees whether the peer is still there.
+    /// Sends a keep-alive.
     pub(super) fn probe(&mut self) {
         if self.is_live() && self.has_control(1) {
             self.control += 1;
@@ -416,7 +416,7 @@ impl Connection {
         }
     }
 
-    /// Maps a buffer for the peer, as `offset`; without `is_announced` it only is registered.
+    /// Maps a buffer at `offset`. Without `is_announced`, it is only registered.
     ///
     /// # Errors
     /// `ENOMEM`: the peer's iomap is full.
@@ -444,10 +444,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a buffer back. It is the program's again when what is returned was dropped.
+    /// Removes a mapping. The drop of the returned region ends the access to the buffer.
     ///
     /// # Errors
-    /// `EINVAL`: there is none.
+    /// `EINVAL`: no such mapping.
     pub(super) fn unmap(&mut self, name: (usize, usize)) -> Result<Owned<Mr>, Errno> {
         let at = self.mappings.iter().position(|it| it.name == name).ok_or(Errno::INVAL)?;
         let MappedBuffer { index, name: _, region } = self.mappings.swap_remove(at);
@@ -460,7 +460,7 @@ impl Connection {
     }
 }
 
-/// The first piece with something in it behind `skip` bytes.
+/// Returns the rest of the first piece that is not empty after `skip` bytes.
 fn rest<'a>(pieces: &[&'a [u8]], skip: usize) -> Option<&'a [u8]> {
     let mut skip = skip;
     for piece in pieces {

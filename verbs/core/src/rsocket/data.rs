@@ -14,7 +14,8 @@ use crate::{
 };
 
 impl Socket {
-    /// Receives into `pieces`: what there is, or all that there is room for; 0 is the end. Of a peek the bytes stay.
+    /// Receives available bytes into `pieces`, or all bytes with `wants_all`. 0: end of the stream. A peek leaves the
+    /// bytes in the ring.
     ///
     /// # Errors
     /// `ENOTCONN`, `ECONNRESET`, `EPROTO`, `EAGAIN`, `EINTR`.
@@ -38,7 +39,7 @@ impl Socket {
                 Err(Some(error)) => return Some(Err(error)),
             };
             if is_peek && wants_all {
-                // More than half of the ring may not come before something was read.
+                // The peer may send no more than half of the ring until the application reads.
                 let enough = room.min(connection.resources.sizes.half as usize);
                 if connection.unread() < enough && !connection.is_read_over() && !is_nonblocking {
                     return None;
@@ -59,19 +60,19 @@ impl Socket {
         }
     }
 
-    /// Sends all of `pieces`, or what can be sent without waiting.
+    /// Sends all of `pieces`, or what can be sent without blocking.
     ///
     /// # Errors
-    /// `ENOTCONN`, `EPIPE`: it was shut down. `ECONNRESET`, `EPROTO`, `EAGAIN`, `EINTR`: nothing was sent.
+    /// `ENOTCONN`; `EPIPE`: shut down. `ECONNRESET`, `EPROTO`, `EAGAIN`, `EINTR`: nothing was sent.
     pub fn send(&self, pieces: &[&[u8]], is_nonblocking: bool) -> Result<usize, Errno> {
         let all: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.send_by(all, is_nonblocking, |connection, sent| connection.send(pieces, sent))
     }
 
-    /// Writes `data` into memory that the peer has mapped, from `offset` on.
+    /// Writes `data` to memory that the peer has mapped, from `offset` on.
     ///
     /// # Errors
-    /// `EINVAL`: nothing is mapped there. As [`Socket::send`].
+    /// `EINVAL`: no mapping at this offset. As [`Socket::send`].
     pub fn write_mapped(
         &self,
         data: &[u8],
@@ -115,7 +116,7 @@ impl Socket {
         }
     }
 
-    /// Ends directions.
+    /// Shuts down one or both directions.
     ///
     /// # Errors
     /// `ENOTCONN`. As [`Device::check`](crate::device::Device::check).
@@ -131,7 +132,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sees whether the peer is still there.
+    /// Sends a keep-alive.
     pub fn probe(&self) {
         let mut state = self.lock();
         self.advance(&mut state);
@@ -140,10 +141,10 @@ impl Socket {
         }
     }
 
-    /// Maps a buffer for the peer as `offset`; or only registers it.
+    /// Maps a buffer at `offset`, and announces it to the peer; or only registers it.
     ///
     /// # Errors
-    /// `EINVAL`: it is not connected. `ENOMEM`: the peer's iomap is full. Those of [`Mr::new`].
+    /// `EINVAL`: not connected. `ENOMEM`: the peer's iomap is full. As [`Mr::new`].
     pub fn map(
         &self,
         buffer: &RegisteredBuffer,
@@ -161,10 +162,10 @@ impl Socket {
         connection.map(Owned::new(region, Mr::destroy), name, offset, is_announced)
     }
 
-    /// Ends a mapping: nothing writes the buffer any more.
+    /// Removes a mapping. After the return the adapter does not access the buffer.
     ///
     /// # Errors
-    /// `EINVAL`: there is none. As [`Device::check`](crate::device::Device::check).
+    /// `EINVAL`: no such mapping. As [`Device::check`](crate::device::Device::check).
     pub fn unmap(&self, address: usize, length: usize) -> Result<(), Errno> {
         self.device().check()?;
         let region = {
@@ -172,7 +173,7 @@ impl Socket {
             let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;
             connection.unmap((address, length))?
         };
-        // It waits for Writes that are being placed.
+        // The drop waits for Writes that are being placed.
         drop(region);
         Ok(())
     }

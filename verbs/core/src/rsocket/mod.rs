@@ -1,13 +1,14 @@
 //! rsockets: stream sockets over a queue pair, with the wire format of librdmacm for iWARP.
 //!
-//! Each end has a ring that the other one writes into. Data are a Write into the peer's ring and, behind it, a Send of
-//! one message that tells how many bytes there are. What may be sent is limited twice: by the part of the ring that the
-//! peer has granted, and by credits, which are receives of the peer.
+//! Each side has a ring, which the peer writes to. A transfer is an RDMA Write to the peer's ring, followed by a Send
+//! of one message with the number of bytes. Two limits apply: the part of the ring that the peer has granted, and
+//! credits, which are posted receives of the peer.
 //!
-//! - `wire` is the protocol's form, `receiver` and `sender` are its state for each direction: no adapter, no threads.
-//! - `resources` is what a connection uses of the adapter, `connection` joins them.
-//! - `socket` is an rsocket, and how calls wait; `connect` and `data` are its calls, `options` what programs choose.
-//!   `waker` is how threads sleep. No lock is held while one does.
+//! - `wire` has the wire format, `receiver` and `sender` the protocol state of each direction, without adapter or
+//!   threads.
+//! - `resources` has the adapter objects of a connection, `connection` joins both.
+//! - `socket` has the state of an rsocket and blocking calls; `connect` and `data` are its calls, `options` its
+//!   options. `waker` blocks and wakes threads. No lock is held while a thread blocks.
 
 mod connect;
 mod connection;

@@ -11,16 +11,16 @@ use super::{
 };
 use crate::{device::Device, errno::Errno};
 
-/// Bytes of the smallest and the largest buffer.
+/// Valid sizes of a buffer, in bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=1 << 28;
 
-/// Requests and messages in flight, at least and at most.
+/// Valid depths of the queues.
 const QUEUE_DEPTH: std::ops::RangeInclusive<u16> = 16..=8192;
 
-/// Bytes of a message with an iomap entry are always sent inline.
+/// Bytes of a message with an iomap entry, which is always sent inline.
 const INLINE_BYTES_MIN: u32 = 48;
 
-/// An address family.
+/// Address family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// IPv4.
@@ -41,7 +41,7 @@ impl Family {
         if address.is_ipv4() == (self == Self::V4) { Ok(()) } else { Err(Errno::AFNOSUPPORT) }
     }
 
-    /// An IPv6 socket that IPv4 peers use has addresses of its own family.
+    /// Converts an IPv4 address of an IPv6 socket to an IPv4-mapped one.
     pub(super) fn map(self, address: SocketAddr) -> SocketAddr {
         match (self, address) {
             (Self::V6, SocketAddr::V4(address)) => {
@@ -52,46 +52,46 @@ impl Family {
     }
 }
 
-/// Directions to be shut down.
+/// Directions of a shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
-    /// Nothing is to be received any more.
+    /// Receive direction.
     Read,
-    /// Nothing is to be sent any more.
+    /// Send direction.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// What a close does with data that are on their way.
+/// Behavior of a close with unsent data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Linger {
-    /// It waits until they have left.
+    /// Waits until all data are sent.
     Default,
-    /// It waits so long.
+    /// Waits for this time.
     For(Duration),
-    /// It resets the connection.
+    /// Resets the connection.
     Reset,
 }
 
-/// What a connection is to have; a listener's are those of its connections.
+/// Options of a socket. Accepted connections inherit those of the listener.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Bytes of the send buffer.
+    /// Send buffer, in bytes.
     pub send_buffer: u32,
-    /// Bytes of the receive buffer.
+    /// Receive buffer, in bytes.
     pub receive_buffer: u32,
-    /// Requests in flight.
+    /// Send queue depth, in requests.
     pub send_queue: u32,
-    /// Messages of the peer in flight.
+    /// Receive queue depth, in messages.
     pub receive_queue: u32,
-    /// Bytes that are sent without the send buffer.
+    /// Maximum number of bytes that are sent inline.
     pub inline: u32,
-    /// Buffers that the peer may map.
+    /// Maximum number of buffers that the peer may map.
     pub iomap_entries: u16,
-    /// The address may be shared.
+    /// True if the address may be shared (`SO_REUSEADDR`).
     pub is_reuse: bool,
-    /// IPv6 only.
+    /// True if IPv4 is disabled (`IPV6_V6ONLY`).
     pub is_family_only: bool,
 }
 
@@ -111,11 +111,11 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
-    /// Brings them to what there can be.
+    /// Clamps the values to the supported ranges.
     pub fn limit(&mut self) {
         let Self { send_buffer, receive_buffer, send_queue, receive_queue, .. } = self;
         for bytes in [send_buffer, receive_buffer] {
-            // Halves that begin at addresses of their own.
+            // A multiple of 16, so that both halves of the ring are aligned.
             *bytes = (*bytes).clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end()) & !15;
         }
         for depth in [send_queue, receive_queue] {

@@ -1,43 +1,43 @@
 //! Receiving half of a stream: the ring that the peer writes to, its credits and grants.
 //!
-//! The ring is granted by halves: the first with the connection, and each next one as soon as half of the ring is free.
-//! Bytes are placed in the order of the ring, so that a message only says how many there are. A credit is one message
-//! of the peer's; it comes back when the program has read all of the message's bytes.
+//! The ring is granted by halves: the first with the connection, each next one once half of the ring is free. Bytes are
+//! placed in ring order, so a message only has their number. A credit is one message of the peer; it is returned once
+//! the program has read all bytes of the message.
 
 use std::collections::VecDeque;
 
 use super::wire::Violation;
 
-/// What the peer is to be told.
+/// Update for the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Update {
-    /// The sequence number up to which it may send.
+    /// Sequence number up to which it may send.
     pub(super) limit: u16,
-    /// The half of the ring that it gets, by its first byte.
+    /// Granted half of the ring, by its first byte.
     pub(super) grant: Option<u32>,
 }
 
-/// The receiving half of a stream.
+/// Receiving half of a stream.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    /// Bytes of half of the ring.
+    /// Half of the ring, in bytes.
     half: u32,
-    /// Bytes since the connection began: granted, received, and read by the program.
+    /// Bytes since the establishment: granted, received, read by the program.
     granted: u64,
     received: u64,
     read: u64,
-    /// Bytes that are unread of each message, from the oldest on.
+    /// Unread bytes of each message, oldest first.
     messages: VecDeque<u32>,
-    /// Messages that may be unread.
+    /// Maximum number of unread messages.
     credits: u16,
-    /// Messages that have been read.
+    /// Number of messages read.
     consumed: u16,
-    /// The peer is told its credits when so many have been read.
+    /// Number of messages read at which the next credit update is due.
     due: u16,
 }
 
 impl Receiver {
-    /// A ring of twice `half` bytes, whose first half is granted, and so many messages.
+    /// Creates the state for a ring of twice `half` bytes, with its first half granted, and this number of messages.
     pub(super) fn new(half: u32, credits: u16) -> Self {
         Self {
             half,
@@ -55,13 +55,13 @@ impl Receiver {
         2 * u64::from(self.half)
     }
 
-    /// Bytes that wait for the program.
+    /// Returns the number of unread bytes.
     pub(super) fn unread(&self) -> usize {
-        // No more than the ring has.
+        // At most the size of the ring.
         (self.received - self.read) as usize
     }
 
-    /// Bytes were placed.
+    /// Records placed bytes.
     ///
     /// # Errors
     /// [`Violation::BytesNotGranted`], [`Violation::NoCredit`].
@@ -79,7 +79,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message that leaves nothing to be read has used a credit.
+    /// Records a message without data, which uses a credit.
     ///
     /// # Errors
     /// [`Violation::NoCredit`].
@@ -91,7 +91,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Where the first unread bytes are, `count` at most, without those before `skip`: up to the end of the ring.
+    /// Returns offset and length of contiguous unread bytes after `skip`, at most `count`.
     pub(super) fn next(&self, skip: usize, count: usize) -> (usize, usize) {
         let left = self.unread().saturating_sub(skip);
         let at = (self.read + skip as u64) % self.ring();
@@ -99,7 +99,7 @@ impl Receiver {
         (at as usize, count.min(left).min(to_end))
     }
 
-    /// The program has read `count` bytes, no more than there are.
+    /// Records `count` bytes as read, at most the unread ones.
     pub(super) fn consume(&mut self, count: usize) {
         debug_assert!(count <= self.unread(), "{count} bytes of {}", self.unread());
         let mut left = count.min(self.unread());
@@ -120,12 +120,12 @@ impl Receiver {
         self.ring() - (self.granted - self.read) >= self.half.into()
     }
 
-    /// Whether the peer is to be told something.
+    /// Returns true if an update for the peer is due.
     pub(super) fn is_update_due(&self) -> bool {
         self.has_half() || self.consumed.wrapping_sub(self.due).cast_signed() >= 0
     }
 
-    /// What it is to be told.
+    /// Returns the update for the peer.
     pub(super) fn update(&mut self) -> Update {
         self.due = self.consumed.wrapping_add(self.credits / 2);
         let grant = self.has_half().then(|| {
@@ -165,9 +165,9 @@ mod tests {
         assert_eq!(receiver.unread(), 0);
     }
 
-    // Half of the credits come back at once, also where few bytes were sent.
+    // Half of the credits are returned at once, also for few bytes.
     #[test]
-    fn credits_of_small_messages() {
+    fn credits_of_small_messages_are_returned_by_halves() {
         let mut receiver = Receiver::new(1000, 8);
         receiver.update();
         for _ in 0..8 {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_must_not_send() {
+    fn bytes_and_messages_beyond_the_limits_are_violations() {
         let mut receiver = Receiver::new(100, 8);
         receiver.placed(100).unwrap();
         assert_eq!(receiver.placed(1), Err(Violation::BytesNotGranted));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        // A sender that keeps to what it was told is never refused and never starved; the bytes come out in order.
+        // A sender within its limits is never rejected and never starved, and the bytes keep their order.
         #[test]
         fn a_peer_that_keeps_to_its_grants(
             half in 1_u32..64, credits in 2_u16..20, steps in prop::collection::vec(1_usize..90, 1..400),
@@ -237,7 +237,7 @@ mod tests {
             }
         }
 
-        // Whatever is placed, what is unread lies in the ring.
+        // Unread bytes never exceed the ring.
         #[test]
         fn a_peer_that_does_not(
             half in 1_u32..64, credits in 2_u16..20,

@@ -30,45 +30,45 @@ use crate::{
     qp::{IbvQpState, Qp, QpAttributes},
 };
 
-/// Requests of messages about the connection, beside those with data.
+/// Send queue entries for control messages, in addition to those for data.
 pub(super) const CONTROL_REQUESTS: u32 = 10;
 
-/// Receives beyond the credits. A peer that waits for credits tells its own: twice for the messages that it has got
-/// and four times for the bytes, at most; then it may shut down, and disconnect.
+/// Receives beyond the credits, for control messages. A peer without credits may still send credit updates: at most two
+/// for messages received and four for bytes; then Shutdown and Disconnect.
 const RECEIVES_OF_CONTROL: u32 = 16;
 
-/// Completions that are looked at at once.
+/// Completions per poll.
 const BATCH: usize = 32;
 
-/// What a connection is to have.
+/// Sizes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sizes {
-    /// Bytes of the send buffer.
+    /// Send buffer, in bytes.
     pub(super) send_buffer: u32,
-    /// Bytes of half of the ring.
+    /// Half of the ring, in bytes.
     pub(super) half: u32,
-    /// Requests with data.
+    /// Send queue entries for data.
     pub(super) send_queue: u16,
     /// Messages that the peer may send.
     pub(super) credits: u16,
-    /// Bytes that are sent without the send buffer.
+    /// Maximum number of bytes that are sent inline, without the send buffer.
     pub(super) inline: u32,
     /// Entries of the iomap.
     pub(super) iomap_entries: u16,
 }
 
-/// A request, as its completion names it.
+/// Work request, as identified by its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestId {
-    /// A message lies in that place of the inbox.
+    /// Receive of a message, by slot of the inbox.
     Received(u32),
-    /// So many bytes were sent, with a message.
+    /// Data with a message, in bytes.
     Data(u32),
-    /// So many bytes were written to mapped memory.
+    /// Write to mapped memory, in bytes.
     Direct(u32),
-    /// The peer was told of a mapping.
+    /// Announcement of a mapping.
     Mapped,
-    /// So many requests about the connection.
+    /// Control message, in send queue entries.
     Control(u32),
 }
 
@@ -96,7 +96,7 @@ impl RequestId {
     }
 }
 
-/// An object of the adapter that ends with its owner.
+/// Adapter object that is destroyed with its owner.
 #[derive(Debug)]
 pub(super) struct Owned<T> {
     object: Arc<T>,
@@ -119,12 +119,12 @@ impl<T> Deref for Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // In the child of a fork it is not ours.
+        // In the child of a fork, the object is the parent's, and the call fails.
         let _ = (self.end)(&self.object);
     }
 }
 
-/// Registered memory of this library's.
+/// Registered memory of the library.
 #[derive(Debug)]
 struct Memory {
     buffer: RegisteredBuffer,
@@ -149,7 +149,7 @@ impl Memory {
     }
 }
 
-/// The adapter's part of a connection. Members end in this order.
+/// Adapter objects of a connection. Fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct Resources {
     pub(super) qp: Owned<Qp>,
@@ -163,10 +163,11 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Makes all, and posts the receives. `callback` is called when a completion was asked for and is there.
+    /// Creates all objects, and posts the receives. `callback` is called for each requested notification of a
+    /// completion.
     ///
     /// # Errors
-    /// `ENOMEM`, `EINVAL`: more than the adapter has. As [`Device::check`].
+    /// `ENOMEM`, `EINVAL`: a limit of the adapter. As [`Device::check`].
     pub(super) fn new(
         device: &'static Device,
         sizes: Sizes,
@@ -204,7 +205,7 @@ impl Resources {
         Ok(resources)
     }
 
-    /// What the peer is told.
+    /// Returns the private data for the peer.
     pub(super) fn connection_data(&self) -> ConnectionData {
         ConnectionData {
             order: ByteOrder::NATIVE,
@@ -215,17 +216,17 @@ impl Resources {
         }
     }
 
-    /// The half of the ring that begins there.
+    /// Returns the half of the ring that begins at `at`.
     pub(super) fn half_at(&self, at: u32) -> Entry {
         self.ring.entry(at, self.sizes.half)
     }
 
-    /// Has the listener called with the next completion.
+    /// Requests a notification for the next completion.
     pub(super) fn arm(&self) -> Result<(), Errno> {
         self.cq.request_notification(false)
     }
 
-    /// Calls `take` with what has completed, and whether it has succeeded.
+    /// Calls `take` for each completion, with true if the request has succeeded.
     pub(super) fn completions(&self, mut take: impl FnMut(RequestId, bool, u32)) {
         let mut batch = [None::<Completion>; BATCH];
         loop {
@@ -240,33 +241,32 @@ impl Resources {
         }
     }
 
-    /// The message in that place of the inbox.
+    /// Returns the message in a slot of the inbox.
     pub(super) fn message(&self, at: u32, order: ByteOrder) -> Result<Message, Violation> {
         let mut octets = [0; MESSAGE_BYTES];
         self.inbox.buffer.read_at(at as usize * MESSAGE_BYTES, &mut octets);
         Message::parse(octets, order)
     }
 
-    /// Posts receives for these places of the inbox.
-    pub(super) fn post_receives(&self, places: &[u32]) -> Result<(), Errno> {
-        if places.is_empty() {
+    /// Posts receives for these slots of the inbox.
+    pub(super) fn post_receives(&self, slots: &[u32]) -> Result<(), Errno> {
+        if slots.is_empty() {
             return Ok(());
         }
         self.qp.post_receives(|poster| {
-            places.iter().try_for_each(|at| {
+            slots.iter().try_for_each(|at| {
                 let sge = self.inbox.sge(at * MESSAGE_BYTES as u32, MESSAGE_BYTES as u32);
                 poster.post(RequestId::Received(*at).to_number(), &[sge])
             })
         })
     }
 
-    /// Copies unread bytes out.
+    /// Copies unread bytes from the ring.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         self.ring.buffer.read_at(at, into);
     }
 
-    /// What the peer has written into that entry of the list of grants, which is empty then. Nothing is placed
-    /// meanwhile.
+    /// Takes the peer's entry from the list of grants, and clears it. No placement runs during the call.
     pub(super) fn take_grant(&self, slot: u32) -> Entry {
         let mut octets = [0; ENTRY_BYTES];
         let (list, at) = (&self.lists.buffer, slot as usize * ENTRY_BYTES);
@@ -277,7 +277,7 @@ impl Resources {
         Entry::from_octets(&octets, ByteOrder::NATIVE)
     }
 
-    /// The entry of the iomap, as the peer has written it.
+    /// Returns an entry of the iomap, as written by the peer.
     pub(super) fn iomap_entry(&self, index: u16) -> IomapEntry {
         let mut octets = [0; IOMAP_ENTRY_BYTES];
         let at = GRANT_SLOTS as usize * ENTRY_BYTES + usize::from(index) * IOMAP_ENTRY_BYTES;
@@ -285,7 +285,7 @@ impl Resources {
         IomapEntry::from_octets(&octets, ByteOrder::NATIVE)
     }
 
-    /// Sends `data`, of which `plan` tells where they go; with a message or, to mapped memory, without one.
+    /// Sends `data` as planned: with a message, or to mapped memory without one.
     pub(super) fn send(
         &self,
         plan: &Plan,
@@ -326,13 +326,13 @@ impl Resources {
         let done = done.to_number();
         let send = Operation::Send { invalidate: None };
         self.qp.post_send(|poster| {
-            // The Send's completion is the Write's, too.
+            // The completion of the Send covers the Write.
             poster.post(done, write, data, WrFlags::SILENT)?;
             poster.post(done, send, Data::Inline(&[&message]), WrFlags::NONE)
         })
     }
 
-    /// Writes an entry into the peer's memory, and sends a message.
+    /// Writes an entry to the peer's memory, and sends a message.
     pub(super) fn notify(
         &self,
         done: RequestId,
@@ -344,7 +344,7 @@ impl Resources {
         self.write_and_send(done, write, Data::Inline(&[entry]), message)
     }
 
-    /// Sends a message alone.
+    /// Sends a message without data.
     pub(super) fn send_message(&self, message: [u8; MESSAGE_BYTES]) -> Result<(), Errno> {
         let done = RequestId::Control(1).to_number();
         let send = Operation::Send { invalidate: None };
@@ -352,14 +352,14 @@ impl Resources {
             .post_send(|poster| poster.post(done, send, Data::Inline(&[&message]), WrFlags::NONE))
     }
 
-    /// Sends something that the peer does not notice: TCP finds out whether it is there.
+    /// Posts an RDMA Write of zero bytes, which does not reach the application of the peer. TCP detects a lost peer.
     pub(super) fn probe(&self) -> Result<(), Errno> {
         let done = RequestId::Control(1).to_number();
         let write = Operation::Write { to: Remote::new(0, 0) };
         self.qp.post_send(|poster| poster.post(done, write, Data::Inline(&[]), WrFlags::NONE))
     }
 
-    /// Ends the connection at once.
+    /// Aborts the connection.
     pub(super) fn fail(&self) {
         let _ = self.qp.modify(IbvQpState::Error);
     }
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_name_their_requests() {
+    fn request_id_round_trips_through_its_number() {
         let all = [
             RequestId::Received(u32::MAX),
             RequestId::Data(1),

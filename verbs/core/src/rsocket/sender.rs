@@ -1,65 +1,65 @@
 //! Sending half of a stream: the peer's grants, requests in flight.
 //!
-//! What may be sent is limited by the bytes that the peer has granted, by its credits, by the send buffer, from which
-//! Writes are read until they complete, and by the requests that the send queue takes.
+//! Transmission is limited by the granted bytes, by credits, by the send buffer, which holds data until their Writes
+//! complete, and by the depth of the send queue.
 
 use std::collections::VecDeque;
 
 use super::wire::{DATA_BYTES_MAX, Entry, Violation};
 
-/// Entries of the list that the peer grants by.
+/// Entries of the list of grants.
 pub(super) const GRANT_SLOTS: u32 = 2;
 
-/// Free bytes of the send buffer below which it counts as full, so that no small pieces are sent.
+/// Free bytes of the send buffer below which it counts as full. Avoids small messages.
 const LOW_WATER: u32 = 2048;
 
-/// Bytes of one message: so that the peer reads the first ones while others are on their way.
+/// Maximum number of bytes of one message, so that the peer reads the first ones while others are in flight.
 const MESSAGE_BYTES_MAX: u32 = 1 << 16;
 
-/// Requests of a message with data: a Write and a Send.
+/// Send queue entries of a message with data: a Write and a Send.
 pub(super) const REQUESTS_OF_DATA: u32 = 2;
 
-/// A part of the send buffer, and where it goes.
+/// Part of the send buffer and its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
-    /// The first byte in the send buffer.
+    /// Offset of the first byte in the send buffer.
     pub(super) at: u32,
     /// Bytes up to the end of the buffer.
     pub(super) first: u32,
-    /// Bytes from its start on.
+    /// Bytes from the start of the buffer on.
     pub(super) second: u32,
-    /// The peer's memory, of as many bytes.
+    /// Memory of the peer, of the same length.
     pub(super) to: Entry,
 }
 
 impl Plan {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(super) const fn length(&self) -> u32 {
         self.to.length
     }
 }
 
-/// The sending half of a stream.
+/// Sending half of a stream.
 #[derive(Debug)]
 pub(super) struct Sender {
-    /// Sequence number of the next message, and where it must stop.
+    /// Sequence number of the next message, and the first one beyond the credits.
     sequence: u16,
     limit: u16,
-    /// Room of the peer.
+    /// Granted memory of the peer.
     grants: VecDeque<Entry>,
-    /// The entry of the list that the peer writes next.
+    /// Entry of the list of grants that the peer writes next.
     slot: u32,
-    /// Bytes of the send buffer, how many are in flight, and where the next go.
+    /// Size of the send buffer, bytes in flight, offset of the next byte.
     buffer: u32,
     used: u32,
     head: u32,
-    /// Requests in flight, and how many can be.
+    /// Requests in flight, and their maximum.
     requests: u32,
     requests_max: u32,
 }
 
 impl Sender {
-    /// Nothing is sent; the peer has granted `first`.
+    /// Creates the state of a new connection, with the first grant.
     pub(super) fn new(buffer: u32, requests_max: u32, limit: u16, first: Entry) -> Self {
         Self {
             sequence: 0,
@@ -74,20 +74,20 @@ impl Sender {
         }
     }
 
-    /// The peer has told its credits.
+    /// Sets the sequence number up to which the peer's credits reach.
     pub(super) const fn set_limit(&mut self, limit: u16) {
         self.limit = limit;
     }
 
-    /// The entry of the list that is the peer's next grant.
+    /// Returns the entry of the list that has the peer's next grant.
     pub(super) const fn next_slot(&self) -> u32 {
         self.slot
     }
 
-    /// The peer has granted memory in that entry.
+    /// Records a grant.
     ///
     /// # Errors
-    /// [`Violation::Entry`]: it wraps around, or the peer has written over one that is in use.
+    /// [`Violation::Entry`]: address overflow, or all slots are in use.
     pub(super) fn grant(&mut self, entry: Entry) -> Result<(), Violation> {
         let entry = entry.check()?;
         if self.grants.len() >= GRANT_SLOTS as usize {
@@ -103,17 +103,17 @@ impl Sender {
         self.buffer - self.used >= low && self.requests + requests <= self.requests_max
     }
 
-    /// Whether a message can be sent that has no data of the stream.
+    /// Returns true if a message without data of the stream can be sent.
     pub(super) const fn can_notify(&self) -> bool {
         self.has_room(REQUESTS_OF_DATA) && self.sequence != self.limit
     }
 
-    /// Whether something can be sent.
+    /// Returns true if data can be sent.
     pub(super) fn can_send(&self) -> bool {
         self.can_notify() && !self.grants.is_empty()
     }
 
-    /// Whether all that was sent is done.
+    /// Returns true if no request is in flight.
     pub(super) const fn is_idle(&self) -> bool {
         self.requests == 0
     }
@@ -131,7 +131,7 @@ impl Sender {
         u32::try_from(count).unwrap_or(u32::MAX).min(most)
     }
 
-    /// Where the next of `count` bytes go, and how many of them. `None`: nothing can be sent now.
+    /// Plans the transmission of up to `count` bytes. `None`: nothing can be sent now.
     pub(super) fn plan(&mut self, count: usize) -> Option<Plan> {
         if !self.can_send() || count == 0 {
             return None;
@@ -139,7 +139,7 @@ impl Sender {
         let room = *self.grants.front()?;
         let length = self.bytes(count, room.length);
         let front = self.grants.front_mut()?;
-        // Both were checked when they were granted.
+        // `grant` has checked for overflow.
         front.address = front.address.wrapping_add(length.into());
         front.length -= length;
         if front.length == 0 {
@@ -150,7 +150,7 @@ impl Sender {
         Some(self.place(Entry { length, ..room }))
     }
 
-    /// As [`Sender::plan`], for memory that the peer has mapped, which needs neither a grant nor a message.
+    /// Plans a Write to mapped memory, which needs neither a grant nor a message.
     pub(super) fn plan_direct(&mut self, count: usize, to: Entry) -> Option<Plan> {
         let length = self.bytes(count, to.length);
         if !self.has_room(1) || length == 0 {
@@ -160,13 +160,13 @@ impl Sender {
         Some(self.place(Entry { length, ..to }))
     }
 
-    /// A message without data of the stream is sent: a Write of its own, and a Send.
+    /// Records a message without data of the stream: a Write and a Send.
     pub(super) const fn notify(&mut self) {
         self.sequence = self.sequence.wrapping_add(1);
         self.requests += REQUESTS_OF_DATA;
     }
 
-    /// Requests have completed, with so many bytes of the send buffer.
+    /// Records completed requests and the freed bytes of the send buffer.
     pub(super) const fn completed(&mut self, requests: u32, bytes: u32) {
         self.requests = self.requests.saturating_sub(requests);
         self.used = self.used.saturating_sub(bytes);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buffer_is_a_ring() {
+    fn plan_wraps_around_the_send_buffer() {
         let mut sender = Sender::new(5000, 100, 100, entry(0, 1 << 20));
         assert_eq!(sender.plan(4000).unwrap().at, 0);
         assert!(!sender.can_send(), "the rest is too little");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_and_requests_are_limits() {
+    fn credits_and_requests_limit_transmission() {
         let mut sender = Sender::new(1 << 20, 5, 3, entry(0, 1 << 20));
         assert!(sender.plan(1).is_some() && sender.plan(1).is_some());
         assert_eq!(sender.plan(1), None, "a fifth request is left, and a message takes two");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever the peer grants, and however completions come: Writes stay in the grants and in the buffer.
+        // Writes stay within the grants and the buffer, for any grants and any order of completions.
         #[test]
         fn plans_stay_within_bounds(
             buffer in 1_u32..10_000,

@@ -1,7 +1,7 @@
 //! rsocket: state, blocking calls, close.
 //!
-//! Calls look first, poll for a moment, and then sleep. What may change the state of an rsocket wakes up those that
-//! wait for it: completions that were asked for, events of connection management, and calls of other threads.
+//! Blocking calls try, poll for a short time, and then block. Changes of state wake them: requested completions, events
+//! of connection management, and calls of other threads.
 
 use std::{
     collections::VecDeque,
@@ -30,13 +30,13 @@ use crate::{
     sync::lock,
 };
 
-/// How long a call polls before it sleeps.
+/// Time for which a call polls before it blocks.
 const POLL_TIME: Duration = Duration::from_micros(20);
 
-/// How long a close waits until what was sent has left, unless the program has said so.
+/// Time for which a close waits until all data are sent, without `SO_LINGER`.
 const CLOSE_TIME: Duration = Duration::from_secs(60);
 
-/// How long a close waits for the end of the connection behind that.
+/// Time for which a close waits for the end of the connection after that.
 const DISCONNECT_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -54,32 +54,32 @@ pub(super) struct SocketState {
     pub(super) options: SocketOptions,
     pub(super) phase: SocketPhase,
     pub(super) id: Option<Arc<Id>>,
-    /// Where the program has bound it.
+    /// Address that the program has bound.
     pub(super) bound: Option<SocketAddr>,
-    /// Why it is not connected: told once.
+    /// Pending error, which is reported once.
     pub(super) error: Option<Errno>,
-    /// The program has been told that it is connected.
+    /// True if the establishment was reported to the program.
     pub(super) is_connect_reported: bool,
 }
 
-/// An rsocket.
+/// rsocket.
 #[derive(Debug)]
 pub struct Socket {
     owner: OwnerDevice,
     pub(super) family: Family,
     pub(super) channel: Arc<EventChannel>,
     pub(super) wakers: Arc<Wakers>,
-    /// Descriptors for threads that sleep, so that a call does not fail where the program has used up its own.
+    /// Spare wakers, so that a blocking call does not fail when the program has used up its descriptors.
     spare: Mutex<Vec<Arc<Waker>>>,
     is_nonblocking: AtomicBool,
     state: Mutex<SocketState>,
 }
 
 impl Socket {
-    /// An rsocket.
+    /// Creates an rsocket.
     ///
     /// # Errors
-    /// No descriptor is left. As [`Device::check`].
+    /// `EMFILE`, `ENFILE`: no descriptor available. As [`Device::check`].
     pub fn new(
         device: &'static Device,
         family: Family,
@@ -107,22 +107,23 @@ impl Socket {
         }))
     }
 
-    /// The adapter.
+    /// Returns the device.
     pub(super) fn device(&self) -> &'static Device {
         self.owner.device()
     }
 
-    /// Returns whether the child of a fork can have it: it has no connection, and no thread was using it at the fork.
+    /// Returns true if the child of a fork can take the rsocket over: it has no connection, and no thread held its lock
+    /// at the fork.
     pub fn is_inheritable(&self) -> bool {
         let state = self.state.try_lock();
         state
             .is_ok_and(|state| matches!(state.phase, SocketPhase::Idle | SocketPhase::Listening(_)))
     }
 
-    /// Has it belong to this process, without requests that the parent has taken.
+    /// Transfers the rsocket to this process, without requests that the parent has taken.
     ///
     /// # Errors
-    /// `ENODEV`: it is not inheritable. As [`EventChannel::take_over`].
+    /// `ENODEV`: not inheritable. As [`EventChannel::take_over`].
     pub fn take_over(&self, device: &'static Device) -> Result<(), Errno> {
         let mut state = self.state.try_lock().map_err(|_| Errno::NODEV)?;
         match &mut state.phase {
@@ -130,7 +131,7 @@ impl Socket {
             SocketPhase::Listening(requests) => requests.clear(),
             _ => return Err(Errno::NODEV),
         }
-        // The parent has the descriptors behind them, too.
+        // The parent uses the same open files.
         self.spare.try_lock().map_err(|_| Errno::NODEV)?.clear();
         self.wakers.take_over()?;
         self.channel.take_over(device)?;
@@ -138,7 +139,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Closes what the child of a fork has of it: the parent goes on.
+    /// Closes the child's copy of the parent's rsocket, which remains open in the parent.
     pub fn close_inherited(&self) {
         let id = self.state.try_lock().ok().and_then(|state| state.id.clone());
         if let Some(id) = id {
@@ -146,17 +147,17 @@ impl Socket {
         }
     }
 
-    /// Its family.
+    /// Returns the address family.
     pub const fn family(&self) -> Family {
         self.family
     }
 
-    /// Whether calls do not wait.
+    /// Returns true if calls are non-blocking.
     pub fn is_nonblocking(&self) -> bool {
         self.is_nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Says whether calls do not wait.
+    /// Sets the blocking mode.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
     }
@@ -165,15 +166,15 @@ impl Socket {
         lock(&self.state)
     }
 
-    /// Its settings.
+    /// Returns the options.
     pub fn options(&self) -> SocketOptions {
         self.lock().options.clone()
     }
 
-    /// Changes its settings.
+    /// Changes the options.
     ///
     /// # Errors
-    /// `EINVAL`: sharing of the address, once it is bound. As [`Device::check`].
+    /// `EINVAL`: sharing of a bound address. As [`Device::check`].
     pub fn set(&self, change: impl FnOnce(&mut SocketOptions)) -> Result<(), Errno> {
         self.device().check()?;
         let mut state = self.lock();
@@ -182,17 +183,17 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether a connection is there, or begun.
+    /// Returns true if a connection is established or in progress.
     pub fn is_opened(&self) -> bool {
         matches!(self.lock().phase, SocketPhase::Connecting(_) | SocketPhase::Connected(_))
     }
 
-    /// Whether it listens.
+    /// Returns true if the rsocket listens.
     pub fn is_listening(&self) -> bool {
         matches!(self.lock().phase, SocketPhase::Listening(_))
     }
 
-    /// Its own address.
+    /// Returns the local address.
     pub fn local_address(&self) -> SocketAddr {
         let id = self.lock().id.clone();
         let local = id.and_then(|id| id.addresses().0);
@@ -200,7 +201,7 @@ impl Socket {
         self.family.map(local.unwrap_or_else(none))
     }
 
-    /// Its peer's.
+    /// Returns the address of the peer.
     ///
     /// # Errors
     /// `ENOTCONN`.
@@ -216,7 +217,7 @@ impl Socket {
         Ok(self.family.map(remote))
     }
 
-    /// Takes in what has happened.
+    /// Processes events and completions.
     pub(super) fn advance(&self, state: &mut SocketState) {
         while let Ok(Some(event)) = self.channel.take() {
             event.owner().acknowledge();
@@ -297,7 +298,7 @@ impl Socket {
         attempt(&mut state)
     }
 
-    /// Waits until `attempt` has a result.
+    /// Calls `attempt` until it returns a result, and blocks between calls.
     pub(super) fn wait<T>(
         &self,
         is_nonblocking: bool,
@@ -338,16 +339,16 @@ impl Socket {
         }
     }
 
-    /// A descriptor to sleep on, which is not woken up yet.
+    /// Returns a waker without a pending wake-up.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// `EMFILE`, `ENFILE`: no descriptor available.
     pub fn waker(&self) -> Result<Arc<Waker>, Errno> {
         let spare = lock(&self.spare).pop();
         spare.map_or_else(Waker::new, Ok)
     }
 
-    /// Keeps a descriptor that no rsocket wakes up any more.
+    /// Returns a waker, which no rsocket has any more, for later use.
     pub fn put_back(&self, waker: Arc<Waker>) {
         let mut spare = lock(&self.spare);
         if spare.is_empty() && waker.reset() {
@@ -355,7 +356,7 @@ impl Socket {
         }
     }
 
-    /// Has changes wake up `waker` from now on, until [`Socket::leave`]. What is there already is looked for behind it.
+    /// Registers `waker` for changes until [`Socket::leave`]. The caller must check the state afterwards.
     pub fn enter(&self, waker: &Arc<Waker>) {
         self.wakers.enter(waker);
         self.arm();
@@ -368,20 +369,20 @@ impl Socket {
 
     fn arm(&self) {
         if let SocketPhase::Connected(connection) = &self.lock().phase {
-            // It fails in the child of a fork only, where nothing comes.
+            // Fails only in the child of a fork, where no completion arrives.
             let _ = connection.resources.arm();
         }
     }
 
-    /// Makes one pass over the sockets.
+    /// Makes one iteration of the adapter.
     pub fn progress(&self) {
         self.device().progress();
     }
 
-    /// What can be done without waiting.
+    /// Returns the readiness for calls.
     ///
     /// # Errors
-    /// `EBADF`: it is closed. As [`Device::check`].
+    /// `EBADF`: closed. As [`Device::check`].
     pub fn readiness(&self) -> Result<Readiness, Errno> {
         self.device().check()?;
         let mut state = self.lock();
@@ -410,7 +411,7 @@ impl Socket {
         })
     }
 
-    /// The error that was not told yet, which is told by this.
+    /// Takes the pending error.
     ///
     /// # Errors
     /// As [`Device::check`].
@@ -425,7 +426,7 @@ impl Socket {
         Ok(state.error.take().or(of_connection))
     }
 
-    /// Waits for at most `time` until `is_done`; no signal interrupts it.
+    /// Waits until `is_done`, for at most `time`. Signals do not interrupt it.
     fn linger(&self, time: Duration, mut is_done: impl FnMut(&mut SocketState) -> bool) {
         let deadline = Instant::now().checked_add(time);
         let mut attempt = |state: &mut SocketState| is_done(state).then_some(Ok(()));
@@ -451,8 +452,8 @@ impl Socket {
         self.wakers.leave(&waker);
     }
 
-    /// Closes it: sends what is on its way, ends the connection, and gives back what it has used. Other threads' calls
-    /// return `EBADF`.
+    /// Closes the rsocket: sends buffered data, disconnects, and frees its objects. Calls of other threads return
+    /// `EBADF`.
     pub fn close(&self, linger: Linger) {
         if self.device().check().is_ok() {
             self.end(linger);
@@ -488,7 +489,7 @@ impl Socket {
             SocketPhase::Connected(connection) => connection.is_drained(),
             _ => true,
         });
-        // Of one that is over already there is nothing to wait for.
+        // A connection that is closed already needs no wait.
         let Some(true) = id.map(|id| id.disconnect().is_ok()) else { return };
         self.linger(time.min(DISCONNECT_TIME), |state| match &state.phase {
             SocketPhase::Connected(connection) => connection.is_lost(),
@@ -497,7 +498,7 @@ impl Socket {
     }
 }
 
-/// An rsocket that nobody has closed resets its connection.
+/// An rsocket that is dropped without a close resets its connection.
 impl Drop for Socket {
     fn drop(&mut self) {
         self.close(Linger::Reset);
@@ -509,7 +510,7 @@ pub(super) fn wake_up(wakers: &Arc<Wakers>) -> EventCallback {
     EventCallback(Box::new(move || wakers.wake()))
 }
 
-/// The connection, or why there is none; `None`: it is being made.
+/// Returns the connection, or the error. `None`: the connection is in progress.
 pub(super) fn connected(state: &mut SocketState) -> Result<&mut Connection, Option<Errno>> {
     match &mut state.phase {
         SocketPhase::Connected(connection) => Ok(connection),

@@ -1,7 +1,7 @@
 //! Wake-ups of threads that wait for rsockets. Each has a descriptor, and registers it with its rsockets. A change of
 //! state wakes all of them; each thread checks the state itself.
 //!
-//! One descriptor for each rsocket would not do: the thread that reads its event takes it from the others.
+//! A descriptor per rsocket would not suffice: the thread that reads its event takes it from the others.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -16,22 +16,22 @@ use rustix::{
 
 use crate::{errno::Errno, sync::lock};
 
-/// A thread that waits.
+/// Waiting thread.
 #[derive(Debug)]
 pub struct Waker {
     descriptor: Guarded<OwnedFd>,
 }
 
 impl Waker {
-    /// A waker.
+    /// Creates a waker.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// `EMFILE`, `ENFILE`: no descriptor available.
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
         Ok(Arc::new(Self { descriptor: moved_up(eventfd(0, EventfdFlags::CLOEXEC)?).into() }))
     }
 
-    /// Readable once it was woken up.
+    /// Returns the descriptor, which is readable after a wake-up.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -45,7 +45,7 @@ impl Waker {
         }
     }
 
-    /// Takes back that it was woken up. `false`: it cannot be used any more.
+    /// Clears wake-ups. Returns false if the waker is not reusable.
     pub(super) fn reset(&self) -> bool {
         if !self.descriptor.is_intact() {
             return false;
@@ -58,7 +58,7 @@ impl Waker {
         }
     }
 
-    /// Sleeps until it is woken up. The kernel repeats it after a signal whose handler asks for that (`SA_RESTART`).
+    /// Blocks until the wake-up. After a signal whose handler has `SA_RESTART`, the kernel restarts the read.
     ///
     /// # Errors
     /// `EINTR`. `ENODEV`: the program has closed the descriptor.
@@ -72,19 +72,19 @@ impl Waker {
     }
 }
 
-/// The threads that wait for an rsocket.
+/// Threads that wait for an rsocket.
 #[derive(Debug, Default)]
 pub(super) struct Wakers {
     waiting: Mutex<Vec<Arc<Waker>>>,
 }
 
 impl Wakers {
-    /// Enters one.
+    /// Adds a waker.
     pub(super) fn enter(&self, waker: &Arc<Waker>) {
         lock(&self.waiting).push(waker.clone());
     }
 
-    /// Takes it out. It is not woken up by this rsocket any more.
+    /// Removes a waker.
     pub(super) fn leave(&self, waker: &Arc<Waker>) {
         let mut waiting = lock(&self.waiting);
         if let Some(at) = waiting.iter().position(|it| Arc::ptr_eq(it, waker)) {
@@ -92,13 +92,13 @@ impl Wakers {
         }
     }
 
-    /// Forgets the threads of the parent, in the child of a fork.
+    /// Removes the wakers of the parent, in the child of a fork.
     pub(super) fn take_over(&self) -> Result<(), Errno> {
         self.waiting.try_lock().map_err(|_| Errno::NODEV)?.clear();
         Ok(())
     }
 
-    /// Wakes up all.
+    /// Wakes all threads.
     pub(super) fn wake(&self) {
         lock(&self.waiting).iter().for_each(|waker| waker.wake());
     }
@@ -108,9 +108,8 @@ impl Wakers {
 mod tests {
     use super::*;
 
-    // Each thread sees what happens while it is entered, and nothing afterwards.
     #[test]
-    fn all_are_woken_up() {
+    fn wake_reaches_all_registered_threads() {
         let (wakers, first, second) =
             (Wakers::default(), Waker::new().unwrap(), Waker::new().unwrap());
         wakers.enter(&first);
@@ -123,7 +122,7 @@ mod tests {
             scope.spawn(|| second.wait().unwrap());
             wakers.wake();
         });
-        assert!(first.reset() && second.reset(), "nothing is left to wait for");
+        assert!(first.reset() && second.reset(), "no wake-up is left");
         wakers.wake();
         assert!(second.reset());
         assert!(second.reset());

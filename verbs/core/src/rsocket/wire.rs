@@ -7,9 +7,8 @@
 //! | iomap entry | 24 | offset (8), then an entry |
 //! | message | 4 | kind in bits 31..29, value below, a Send in the byte order of the receiver |
 //!
-//! It is the form of rdma-core's librdmacm for iWARP, which has no Write with immediate data there: a Write, and behind
-//! it a Send of one message. Between hosts of unlike byte order librdmacm itself sends messages as they lie in its
-//! memory.
+//! The format is that of rdma-core's librdmacm for iWARP, which has no Write with immediate data: a Write, followed by
+//! a Send of one message. Between hosts of different byte order, librdmacm sends messages in its own byte order.
 
 use std::fmt;
 
@@ -23,25 +22,25 @@ pub(super) const IOMAP_ENTRY_BYTES: usize = 24;
 pub(super) const MESSAGE_BYTES: usize = 4;
 
 const VERSION: u8 = 1;
-/// The host is big-endian.
+/// Flag: the host is big-endian.
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// The size of the iomap is told.
+/// Flag: the private data have the size of the iomap.
 const FLAG_IOMAP: u8 = 1 << 1;
 
-/// The peer has sent what no rsocket sends.
+/// Protocol violation of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Violation {
-    /// No private data of rsockets, or with nothing in it that can be used.
+    /// Private data: not those of an rsocket, or unusable.
     ConnectionData,
-    /// A message of an unknown kind, or of another length.
+    /// Message of an unknown kind or wrong length, or after the end.
     Message,
-    /// More bytes than were granted.
+    /// More bytes than granted.
     BytesNotGranted,
-    /// More messages than there were credits.
+    /// More messages than credits.
     NoCredit,
-    /// An entry that wraps around, or one too many.
+    /// Entry with an address overflow, or more entries than slots.
     Entry,
-    /// An iomap entry beyond the iomap.
+    /// Iomap entry out of range.
     IomapIndex,
 }
 
@@ -58,17 +57,17 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The order of a number's bytes.
+/// Byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ByteOrder {
-    /// The lowest first.
+    /// Least significant byte first.
     Little,
-    /// The highest first.
+    /// Most significant byte first.
     Big,
 }
 
 impl ByteOrder {
-    /// This machine's.
+    /// Byte order of this machine.
     pub(super) const NATIVE: Self =
         if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
@@ -101,19 +100,19 @@ impl ByteOrder {
     }
 }
 
-/// Memory of the peer: where Writes may go.
+/// Memory of the peer, as a target of Writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Entry {
-    /// The first byte.
+    /// Address of the first byte.
     pub(super) address: u64,
-    /// The key.
+    /// Key.
     pub(super) key: u32,
-    /// Bytes; of the list of grants, entries.
+    /// Length in bytes; for the list of grants, in entries.
     pub(super) length: u32,
 }
 
 impl Entry {
-    /// As it lies in memory.
+    /// Encodes the entry.
     pub(super) fn to_octets(self, order: ByteOrder) -> [u8; ENTRY_BYTES] {
         let mut octets = [0; ENTRY_BYTES];
         octets[..8].copy_from_slice(&order.octets64(self.address));
@@ -122,7 +121,7 @@ impl Entry {
         octets
     }
 
-    /// From memory.
+    /// Decodes an entry.
     pub(super) fn from_octets(octets: &[u8; ENTRY_BYTES], order: ByteOrder) -> Self {
         let [a, b, c, d, e, f, g, h, rest @ ..] = *octets;
         let [i, j, k, l, m, n, o, p] = rest;
@@ -134,7 +133,7 @@ impl Entry {
     }
 
     /// # Errors
-    /// [`Violation::Entry`]: it wraps around.
+    /// [`Violation::Entry`]: address overflow.
     pub(super) fn check(self) -> Result<Self, Violation> {
         match self.address.checked_add(self.length.into()) {
             Some(_) => Ok(self),
@@ -143,17 +142,17 @@ impl Entry {
     }
 }
 
-/// A mapped buffer of the peer.
+/// Mapped buffer of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct IomapEntry {
-    /// The offset that stands for its first byte.
+    /// Offset of the first byte.
     pub(super) offset: u64,
-    /// The buffer; of no bytes: it is not mapped any more.
+    /// Buffer; empty if it is not mapped any more.
     pub(super) memory: Entry,
 }
 
 impl IomapEntry {
-    /// As it lies in memory.
+    /// Encodes the entry.
     pub(super) fn to_octets(self, order: ByteOrder) -> [u8; IOMAP_ENTRY_BYTES] {
         let mut octets = [0; IOMAP_ENTRY_BYTES];
         octets[..8].copy_from_slice(&order.octets64(self.offset));
@@ -161,7 +160,7 @@ impl IomapEntry {
         octets
     }
 
-    /// From memory.
+    /// Decodes an entry.
     pub(super) fn from_octets(octets: &[u8; IOMAP_ENTRY_BYTES], order: ByteOrder) -> Self {
         let (mut offset, mut memory) = ([0; 8], [0; ENTRY_BYTES]);
         offset.copy_from_slice(&octets[..8]);
@@ -169,7 +168,7 @@ impl IomapEntry {
         Self { offset: order.u64(offset), memory: Entry::from_octets(&memory, order) }
     }
 
-    /// The memory for `offset`, to the end of the buffer; `None`: it is not in it.
+    /// Returns the memory from `offset` to the end of the buffer. `None`: outside of the buffer.
     pub(super) fn at(&self, offset: u64) -> Option<Entry> {
         let Entry { address, key, length } = self.memory;
         let skipped = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
@@ -178,23 +177,23 @@ impl IomapEntry {
     }
 }
 
-/// What each end tells of itself when they connect.
+/// Private data of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ConnectionData {
-    /// Of what is written into its memory.
+    /// Byte order of its memory.
     pub(super) order: ByteOrder,
-    /// Messages that it takes.
+    /// Credits: messages that it accepts.
     pub(super) credits: u16,
     /// Entries of its iomap.
     pub(super) iomap_entries: u16,
-    /// Its list of grants: `length` entries, and the iomap behind them.
+    /// List of grants with `length` entries, followed by the iomap.
     pub(super) grants: Entry,
-    /// Its first grant: where data go.
+    /// First grant: target of data.
     pub(super) data: Entry,
 }
 
 impl ConnectionData {
-    /// As private data.
+    /// Encodes the private data.
     pub(super) fn to_octets(self) -> [u8; CONNECTION_DATA_BYTES] {
         let Self { order, credits, iomap_entries, grants, data } = self;
         let mut octets = [0; CONNECTION_DATA_BYTES];
@@ -208,7 +207,7 @@ impl ConnectionData {
         octets
     }
 
-    /// From private data. What follows is ignored, as librdmacm does.
+    /// Decodes private data. Trailing bytes are ignored, as librdmacm does.
     ///
     /// # Errors
     /// [`Violation::ConnectionData`], [`Violation::Entry`].
@@ -240,13 +239,13 @@ impl ConnectionData {
         })
     }
 
-    /// Where the entry `slot` of the list of grants is.
+    /// Returns the address of entry `slot` of the list of grants.
     pub(super) fn grant_address(&self, slot: u32) -> u64 {
-        // It was checked when it was parsed.
+        // `parse` has checked for overflow.
         self.grants.address.wrapping_add(u64::from(slot) * ENTRY_BYTES as u64)
     }
 
-    /// Where the entry `index` of the iomap is.
+    /// Returns the address of entry `index` of the iomap.
     pub(super) fn iomap_address(&self, index: u16) -> u64 {
         let iomap = self.grant_address(self.grants.length);
         iomap.wrapping_add(u64::from(index) * IOMAP_ENTRY_BYTES as u64)
@@ -255,7 +254,7 @@ impl ConnectionData {
 
 const SCALE_BIT: u8 = 1 << 7;
 
-/// The number of entries in an octet: as it is up to 128, and in units of 256 above.
+/// Encodes a number of entries in an octet: up to 128 as it is, above in units of 256.
 fn scale(entries: u16) -> u8 {
     match u8::try_from(entries) {
         Ok(entries @ ..=SCALE_BIT) => entries,
@@ -267,36 +266,36 @@ fn unscale(octet: u8) -> u16 {
     if octet <= SCALE_BIT { octet.into() } else { u16::from(octet & !SCALE_BIT) << 8 }
 }
 
-/// The number of entries that can be told: `entries`, or the next one below.
+/// Returns the largest number of entries up to `entries` that can be encoded.
 pub(super) fn encodable_iomap_entries(entries: u16) -> u16 {
     unscale(scale(entries))
 }
 
-/// A message.
+/// Message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message {
-    /// So many bytes were written behind the last ones.
+    /// Number of bytes written after the previous ones.
     Data(u32),
-    /// The sequence number up to which messages may be sent; an entry of the list of grants may be new, too.
+    /// Sequence number up to which messages may be sent. The list of grants may have a new entry.
     Credits(u16),
-    /// This entry of the iomap is new.
+    /// Index of a changed entry of the iomap.
     Iomap(u16),
-    /// Nothing is sent any more, and nothing received.
+    /// End of both directions.
     Disconnect,
-    /// Nothing, to see whether the peer is there.
+    /// Keep-alive.
     KeepAlive,
-    /// Nothing is sent any more.
+    /// End of the send direction.
     Shutdown,
 }
 
 const KIND_SHIFT: u32 = 29;
 const VALUE_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
-/// Bytes that one message can tell of.
+/// Maximum number of bytes of one message.
 pub(super) const DATA_BYTES_MAX: u32 = VALUE_MASK;
 
 impl Message {
-    /// The number.
+    /// Encodes the message as a number.
     fn number(self) -> u32 {
         let (kind, value) = match self {
             Self::Data(bytes) => (0, bytes & VALUE_MASK),
@@ -309,18 +308,18 @@ impl Message {
         kind << KIND_SHIFT | value
     }
 
-    /// As it is sent.
+    /// Encodes the message.
     pub(super) fn to_octets(self, order: ByteOrder) -> [u8; MESSAGE_BYTES] {
         order.octets32(self.number())
     }
 
-    /// As it was received.
+    /// Decodes a message.
     ///
     /// # Errors
     /// [`Violation::Message`].
     pub(super) fn parse(octets: [u8; MESSAGE_BYTES], order: ByteOrder) -> Result<Self, Violation> {
         let number = order.u32(octets);
-        // Numbers wrap around at 16 bits; librdmacm sends what it has computed in more.
+        // Numbers wrap at 16 bits; librdmacm sends the result of wider arithmetic.
         let (value, low) = (number & VALUE_MASK, number as u16);
         Ok(match (number >> KIND_SHIFT, value) {
             (0, bytes) => Self::Data(bytes),
@@ -346,9 +345,9 @@ mod tests {
         data: Entry { address: 0x2122_2324_2526_2728, key: 0x3132_3334, length: 0x1_0000 },
     };
 
-    // The octets of librdmacm on a little-endian host.
+    // Octets of librdmacm on a little-endian host.
     #[test]
-    fn connection_data() {
+    fn connection_data_has_the_octets_of_librdmacm() {
         let octets = DATA.to_octets();
         let expected = [
             1, 2, 1, 0x80, 0, 0, 0, 1, // version, flags, credits, reserved, iomap
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_data_that_cannot_be_used() {
+    fn unusable_connection_data_is_rejected() {
         let octets = DATA.to_octets();
         let parse = |at: usize, value: u8| {
             let mut octets = octets;
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn messages() {
+    fn messages_round_trip() {
         let table = [
             (Message::Data(5), 5),
             (Message::Data(DATA_BYTES_MAX), 0x1fff_ffff),
@@ -413,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_iomaps() {
+    fn iomap_size_is_rounded_down_to_an_octet() {
         for (entries, octet) in [(0, 0), (1, 1), (128, 128), (255, 128), (256, 129), (700, 130)] {
             assert_eq!(scale(entries), octet, "{entries}");
         }
@@ -424,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn iomap_entries() {
+    fn iomap_entry_maps_offsets_within_its_buffer() {
         let memory = Entry { address: 1000, key: 7, length: 100 };
         let entry = IomapEntry { offset: 5000, memory };
         let octets = entry.to_octets(ByteOrder::Big);

@@ -24,16 +24,16 @@ use crate::{
 /// State of a channel.
 enum ChannelState {
     Open(Arc<EventChannel>),
-    /// Destroyed by that thread.
+    /// Destroyed by this thread.
     Destroyed(ThreadId),
 }
 
 type EventChannelObject = Object<rdma_event_channel, Mutex<ChannelState>>;
 
-/// Limit of destroyed channels whose objects are kept. rping's event thread requests another event while its main
+/// Maximum number of destroyed channels whose objects are kept. rping's event thread reads another event while its main
 /// thread destroys the channel and exits.
 const DESTROYED_MAX: usize = 64;
-/// Their addresses, the oldest first.
+/// Addresses of destroyed channels, oldest first.
 static DESTROYED: Mutex<VecDeque<usize>> = Mutex::new(VecDeque::new());
 
 pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
@@ -45,10 +45,10 @@ pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
         .cast())
 }
 
-/// Our part of a channel. EBADF: it was destroyed.
+/// Returns the private part of a channel. EBADF: it was destroyed.
 ///
 /// # Safety
-/// The pointer is null, or of a channel that was not destroyed long ago.
+/// The pointer is null, or of a channel that is open or among the last [`DESTROYED_MAX`] destroyed ones.
 pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<EventChannel>, Errno> {
     // SAFETY: as the caller says.
     let own = unsafe { EventChannelObject::of(channel) }?;
@@ -58,10 +58,10 @@ pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<Even
     }
 }
 
-/// Ends a channel that no other thread knows.
+/// Frees a channel.
 ///
 /// # Safety
-/// The pointer is of a channel, which nobody uses any more.
+/// The pointer is of a channel that is not used any more.
 pub(super) unsafe fn remove(channel: *mut rdma_event_channel) {
     // SAFETY: as the caller says.
     unsafe { EventChannelObject::remove(channel) };
@@ -90,13 +90,13 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     });
 }
 
-/// Limit of the time for which [`fail`] blocks in a process that does not exit, and its steps.
+/// Maximum time for which [`fail`] blocks in a process that does not exit, and its steps.
 const OUTLAST_MAX: Duration = Duration::from_secs(1);
 const OUTLAST_STEP: Duration = Duration::from_millis(10);
 
-/// Returns -1 with the errno that is set. Blocks before that if another thread has destroyed the channel: the kernel
-/// does not wake a reader whose descriptor is closed, so programs exit with that thread blocked. One that calls a
-/// moment later must not return either: rping exits on an error here, with another status than its main thread's.
+/// Returns -1 with errno unchanged. If another thread has destroyed the channel, it blocks before: the kernel does not
+/// wake a reader whose descriptor is closed, so programs exit with that thread blocked. A later call must not return
+/// either: rping exits on its error, with another status than that of its main thread.
 ///
 /// # Safety
 /// As for [`events`].
@@ -119,7 +119,7 @@ unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
     -1
 }
 
-/// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
+/// `pthread_cancel` may end it while it blocks: no value with `Drop` is live across its read.
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
     // SAFETY: the program's pointer is one of a channel.
     let own = guard::event(|| unsafe {
-        // One that was destroyed has no descriptor.
+        // A destroyed channel has no descriptor.
         events(channel).map_or(Ok(0), |channel| {
             inherit::take_over(&channel)?;
             channel.events().check_descriptor().map(|()| 0)

@@ -8,46 +8,46 @@ use crate::{
     event_queue::{Closed, EventCallback, EventQueue},
 };
 
-/// `RDMA_CM_EVENT_*`.
+/// Kind of an event, `RDMA_CM_EVENT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum EventKind {
-    /// The peer's address is known to be reachable.
+    /// Resolution of the peer's address.
     AddressResolved = 0,
-    /// The way to it is known.
+    /// Resolution of the route.
     RouteResolved = 2,
-    /// A peer wants to connect.
+    /// Connection request of a peer.
     ConnectRequest = 4,
-    /// The connection failed, for another reason than those below.
+    /// Failure of the connection, for another reason than those below.
     ConnectError = 6,
-    /// The peer does not answer.
+    /// No response from the peer.
     Unreachable = 7,
-    /// The peer refuses.
+    /// Rejection by the peer.
     Rejected = 8,
-    /// The connection is established.
+    /// Establishment of the connection.
     Established = 9,
-    /// The connection is over.
+    /// End of the connection.
     Disconnected = 10,
-    /// The device is gone.
+    /// Failure of the device.
     DeviceRemoval = 11,
 }
 
-/// An event.
+/// Event of an identifier.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What has happened.
+    /// Kind.
     pub kind: EventKind,
-    /// The identifier; of a connection request a new one.
+    /// Identifier; a new one for a connection request.
     pub id: Arc<Id>,
-    /// Of a connection request, the listener.
+    /// Listener of a connection request.
     pub listener: Option<Arc<Id>>,
-    /// 0, or an error number below 0.
+    /// 0, or a negative error number.
     pub status: i32,
-    /// The peer's private data.
+    /// Private data of the peer.
     pub private_data: Vec<u8>,
-    /// Reads of the peer that the receiver of the event serves at once.
+    /// Maximum number of outstanding Reads of the peer that the receiver of the event serves.
     pub responder_resources: u8,
-    /// Reads that it may have outstanding at once.
+    /// Maximum number of Reads that it may have outstanding.
     pub initiator_depth: u8,
 }
 
@@ -64,13 +64,13 @@ impl Event {
         }
     }
 
-    /// The identifier whose end waits for the acknowledgement.
+    /// Returns the identifier whose destruction waits for the acknowledgement.
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
 }
 
-/// A channel.
+/// Event channel.
 #[derive(Debug)]
 pub struct EventChannel {
     events: EventQueue<Event>,
@@ -78,19 +78,19 @@ pub struct EventChannel {
 }
 
 impl EventChannel {
-    /// A channel.
+    /// Creates a channel.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// `EMFILE`, `ENFILE`: no descriptor available.
     pub fn new() -> Result<Arc<Self>, Errno> {
         Ok(Arc::new(Self { events: EventQueue::new()?, callback: None }))
     }
 
-    /// A channel that calls `callback` with each event, which may hold the lock of the event's identifier. Its events
-    /// are taken without a look at the descriptor.
+    /// Creates a channel that calls `callback` for each event, perhaps with the lock of the identifier held. Its events
+    /// are taken without a read of the descriptor.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// `EMFILE`, `ENFILE`: no descriptor available.
     pub(crate) fn with_callback(callback: EventCallback) -> Result<Arc<Self>, Errno> {
         Ok(Arc::new(Self { events: EventQueue::new()?, callback: Some(callback) }))
     }
@@ -103,16 +103,16 @@ impl EventChannel {
         }
     }
 
-    /// Its events, with the descriptor.
+    /// Returns the event queue, which has the descriptor.
     pub const fn events(&self) -> &EventQueue<Event> {
         &self.events
     }
 
-    /// The event of a unit that was read, to be acknowledged ([`Id::acknowledge`] of its owner). `None`: it was
-    /// withdrawn.
+    /// Takes the event of a unit that was read. The program must acknowledge it ([`Id::acknowledge`] of its owner).
+    /// `None`: the event was withdrawn.
     ///
     /// # Errors
-    /// There is none, and none will come.
+    /// [`Closed`]: the queue is empty and closed.
     pub fn take(&self) -> Result<Option<Event>, Closed> {
         self.events.take(|event| event.owner().acknowledgements().taken())
     }

@@ -22,10 +22,8 @@ use offload_engine::{
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::{
-    NodeOptions, detection::detect_duplicates, error::Error, impairment::Impairment,
-    output::OutputFile,
-};
+use super::{detection::detect_duplicates, impairment::Impairment, options::NodeOptions};
+use crate::{error::Error, output::OutputFile};
 
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;

@@ -16,11 +16,10 @@ use offload_engine::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::{chimney::ChimneyOptions, impairment::Impairment};
 use crate::{
-    chimney::ChimneyOptions,
     error::Error,
     format::{joined, word},
-    impairment::Impairment,
     units::IpPrefix,
 };
 

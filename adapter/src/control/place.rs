@@ -81,7 +81,7 @@ pub fn directory() -> PathBuf {
 /// It cannot be made, or is not.
 pub fn make_directory(path: &Path) -> Result<(), Error> {
     let failed =
-        |error: io::Error| Error::new(format!("control socket: {}: {error}", path.display()));
+        |error: io::Error| Error::operation(format!("control socket: {}: {error}", path.display()));
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -177,11 +177,11 @@ mod tests {
         make_directory(&path).expect("it is there, and ours");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let failure = make_directory(&path).unwrap_err();
-        assert!(failure.message.contains("mode 755"), "{failure}");
+        assert!(failure.message().contains("mode 755"), "{failure}");
         fs::remove_dir(&path).unwrap();
         fs::write(&path, "").unwrap();
         let failure = make_directory(&path).unwrap_err();
-        assert!(failure.message.contains("not a directory"), "{failure}");
+        assert!(failure.message().contains("not a directory"), "{failure}");
         fs::remove_file(&path).unwrap();
         assert_eq!(sockets(&path).unwrap(), Vec::<PathBuf>::new());
     }

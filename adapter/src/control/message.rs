@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION, record::Record};
-use flue_node::NodeOptions;
+use crate::NodeOptions;
 use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
 

@@ -9,11 +9,11 @@ use std::{
 
 use super::{
     ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
-    error::Error,
     message::{Answer, Ask, NodeName, Reply, Request},
     place,
     record::Record,
 };
+use crate::error::Error;
 
 /// How long a node may take for an answer.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     let directory = place::directory();
     let shown = directory.display();
     let mut sockets = place::sockets(&directory)
-        .map_err(|error| Error::new(format!("control sockets: {shown}: {error}")))?;
+        .map_err(|error| Error::operation(format!("control sockets: {shown}: {error}")))?;
     sockets.retain(|path| nodes.names(path) && is_alive(path));
     if sockets.is_empty() && *nodes != Nodes::All {
         let wanted = match nodes {
@@ -76,7 +76,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
             Nodes::Pid(pid) => format!("in process {pid}"),
             Nodes::All | Nodes::Path(_) => String::new(),
         };
-        return Err(Error::new(format!("no node {wanted} has a control socket in {shown}")));
+        return Err(Error::operation(format!("no node {wanted} has a control socket in {shown}")));
     }
     Ok((sockets, directory))
 }
@@ -97,12 +97,13 @@ fn is_alive(path: &Path) -> bool {
 /// It cannot be reached, does not answer in time, or answers something else.
 pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
-        Error::new(format!("control socket {}: {what}: {error}", path.display()))
+        Error::operation(format!("control socket {}: {what}: {error}", path.display()))
     };
     let mut stream =
         UnixStream::connect(path).map_err(|error| match unreachable(path, &error) {
-            Some(problem) => Error::new(format!("control socket {}: {problem}", path.display()))
-                .with_hint("flue ss lists the nodes that are running"),
+            Some(problem) => {
+                Error::Unreachable(format!("control socket {}: {problem}", path.display()))
+            }
             None => failed("connect", error),
         })?;
     let mut line = serde_json::to_vec(&Request::new(ask))
@@ -118,7 +119,7 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
         return Err(failed("answer", io::Error::other(why)));
     }
     match reply.answer {
-        Answer::Failed { message } => Err(Error::new(message)),
+        Answer::Failed { message } => Err(Error::operation(message)),
         answer => Ok(answer),
     }
 }
@@ -175,7 +176,7 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> 
     loop {
         let after = connections.last().map(|record| record.handle);
         let Answer::List(page) = ask(path, Ask::List { after, state })? else {
-            return Err(Error::new(format!(
+            return Err(Error::operation(format!(
                 "control socket {}: not a list of connections",
                 path.display()
             )));
@@ -186,7 +187,7 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> 
             return Ok((page.node, connections));
         }
         if connections.len() >= CONNECTIONS_MAX {
-            return Err(Error::new(format!("more than {CONNECTIONS_MAX} connections")));
+            return Err(Error::operation(format!("more than {CONNECTIONS_MAX} connections")));
         }
     }
 }
@@ -212,8 +213,8 @@ mod tests {
             (&socket, "no node is listening: its process has ended"),
         ] {
             let failure = list(path, false).unwrap_err();
-            assert_eq!(failure.message, format!("control socket {}: {problem}", path.display()));
-            assert_eq!(failure.hint, Some("flue ss lists the nodes that are running"));
+            assert_eq!(failure.message(), format!("control socket {}: {problem}", path.display()));
+            assert_eq!(failure.hint(), Some("flue ss lists the nodes that are running"));
         }
         fs::remove_dir_all(directory).unwrap();
     }

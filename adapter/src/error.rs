@@ -1,11 +1,11 @@
-//! Errors of a node's options and of its start.
+//! Errors of options, of opening an adapter, and of control sockets.
 
 use std::{fmt, io};
 
 pub use flue_network::Cause;
 use rustix::io::Errno;
 
-/// An error of a node.
+/// An error of an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// A wrong option: names it and its limit.
@@ -14,6 +14,17 @@ pub enum Error {
     Operation(String),
     /// As [`Error::Operation`]: no descriptor is left.
     Descriptors(String),
+    /// Kernel sockets that cannot be opened.
+    Sockets {
+        /// The reason.
+        message: String,
+        /// Its number in errno(3), if it has one.
+        errno: Option<i32>,
+    },
+    /// Another process has the launched node on this TAP.
+    Busy(String),
+    /// A control socket that does not accept connections: names it and the reason.
+    Unreachable(String),
     /// The machine, or the kernel's side of the node.
     Network(flue_network::Error),
 }
@@ -40,21 +51,34 @@ impl Error {
         flue_network::Error::prerequisite(message).into()
     }
 
+    pub(crate) fn sockets(error: &io::Error) -> Self {
+        match Self::io("kernel sockets", error) {
+            Self::Operation(message) => Self::Sockets { message, errno: error.raw_os_error() },
+            error => error,
+        }
+    }
+
     /// Kind of the error.
     pub const fn cause(&self) -> Cause {
         match self {
             Self::Option(_) => Cause::Option,
-            Self::Operation(_) | Self::Descriptors(_) => Cause::Operation,
+            Self::Descriptors(_) => Cause::Operation,
             Self::Network(error) => error.cause,
+            Self::Operation(_) | Self::Sockets { .. } | Self::Busy(_) | Self::Unreachable(_) => {
+                Cause::Operation
+            }
         }
     }
 
     /// The object and the reason; one line.
     pub fn message(&self) -> &str {
         match self {
-            Self::Option(message) | Self::Operation(message) | Self::Descriptors(message) => {
-                message
-            }
+            Self::Option(message)
+            | Self::Operation(message)
+            | Self::Descriptors(message)
+            | Self::Sockets { message, .. }
+            | Self::Busy(message)
+            | Self::Unreachable(message) => message,
             Self::Network(error) => &error.message,
         }
     }
@@ -62,8 +86,10 @@ impl Error {
     /// The remedy, if one is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Option(_) | Self::Operation(_) | Self::Descriptors(_) => None,
+            Self::Unreachable(_) => Some("flue ss lists the nodes that are running"),
+            Self::Descriptors(_) => None,
             Self::Network(error) => error.hint.as_deref(),
+            Self::Option(_) | Self::Operation(_) | Self::Sockets { .. } | Self::Busy(_) => None,
         }
     }
 }
@@ -76,12 +102,7 @@ impl<E: Into<flue_network::Error>> From<E> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Option(message) | Self::Operation(message) | Self::Descriptors(message) => {
-                f.write_str(message)
-            }
-            Self::Network(error) => error.fmt(f),
-        }
+        flue_network::error::write(f, self.message(), self.hint())
     }
 }
 

@@ -6,7 +6,8 @@ use offload_engine::{
     tcp::{CongestionAlgorithm, PushPolicy},
 };
 
-use super::{format::joined, *};
+use super::*;
+use crate::{Cause, Error, format::joined};
 
 #[derive(Parser)]
 struct Command {

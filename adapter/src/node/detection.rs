@@ -16,7 +16,8 @@ use offload_engine::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{NodeOptions, error::Error};
+use super::options::NodeOptions;
+use crate::error::Error;
 
 /// Pause before the second probe.
 const REPEAT: Duration = Duration::from_millis(40);

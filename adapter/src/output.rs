@@ -27,7 +27,7 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Creates the file of `option`, or truncates it.
+    /// Creates the file of `option`, or truncates it. Its descriptor survives a program that closes all low ones.
     ///
     /// # Errors
     /// Those of the file system, with option and path.

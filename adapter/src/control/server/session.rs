@@ -11,7 +11,7 @@ use std::{
 use offload_engine::descriptor::Guarded;
 use rustix::event::PollFlags;
 
-use crate::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
+use crate::control::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
 
 /// End of a session without a complete answer.
 #[derive(Debug, thiserror::Error)]

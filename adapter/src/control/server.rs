@@ -40,11 +40,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use self::session::Session;
 use super::{
     BACKLOG, CLIENTS_MAX, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, VERSION,
-    error::Error,
     message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
     place::{self as places, ControlPlace, PATH_BYTES_MAX},
     record::Record,
 };
+use crate::error::Error;
 
 mod session;
 
@@ -219,9 +219,10 @@ pub fn serve(
 /// Makes room for a socket where one is that nobody listens on; anything else there stays.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     match UnixStream::connect(path) {
-        Ok(_) => {
-            Err(Error::new(format!("--control {}: another process listens there", path.display())))
-        }
+        Ok(_) => Err(Error::operation(format!(
+            "--control {}: another process listens there",
+            path.display()
+        ))),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             use std::os::unix::fs::FileTypeExt;
             let is_socket =
@@ -248,7 +249,7 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
         } else {
             error.to_string()
         };
-        Error::new(format!("control socket {}: {why}", path.display()))
+        Error::operation(format!("control socket {}: {why}", path.display()))
     };
     let listener = moved_up(UnixListener::bind(&path).map_err(failed)?.into());
     let listener = Guarded::from(UnixListener::from(listener));

@@ -14,14 +14,12 @@ mod table;
 mod tracker;
 
 use std::{
-    fmt,
     fs::{self, DirEntry, File},
     io,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
-    str::FromStr,
 };
 
 use host_stack::dad::Detection;
@@ -44,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use self::{reset::reset, table::Table, tracker::Tracker};
 use crate::{NodeOptions, error::Error};
 
-/// How a program starts the node that its launcher has prepared. Passed serialised in an environment variable.
+/// Node that a launcher has prepared for a program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchedNode {
     /// The node, on the inherited descriptor of its TAP.
@@ -182,20 +180,6 @@ impl Launch {
     }
 }
 
-impl fmt::Display for LaunchedNode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
-    }
-}
-
-impl FromStr for LaunchedNode {
-    type Err = serde_json::Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        serde_json::from_str(text)
-    }
-}
-
 /// Takes the lock of a process. Returns false if another one has it.
 fn lock(table: &File) -> Result<bool, Error> {
     match fcntl_lock(table, FlockOperation::NonBlockingLockExclusive) {
@@ -206,11 +190,11 @@ fn lock(table: &File) -> Result<bool, Error> {
 }
 
 impl LaunchedNode {
-    /// Starts the node in this process, with an RDMA adapter on it. `None`: another process has it.
+    /// Starts the node in this process, with an RDMA adapter on it.
     ///
     /// # Errors
-    /// The descriptors are not there any more; or as [`NodeOptions::open`].
-    pub fn open(&self, config: rnic::Config) -> Result<Option<Adapter>, Error> {
+    /// [`Error::Busy`]: another process has it. The descriptors are closed; or as [`NodeOptions::open`].
+    pub fn open(&self, config: rnic::Config) -> Result<Adapter, Error> {
         let failed = |error| Error::io("table of connections", &error);
         // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
@@ -223,7 +207,8 @@ impl LaunchedNode {
         // Before the lock, which closing the first descriptor would end.
         let file = File::from(moved_up(file.into()));
         if !lock(&file)? {
-            return Ok(None);
+            let tap = &self.options.tap;
+            return Err(Error::Busy(format!("TAP {tap}: another process has the node")));
         }
         let left = Table::read(&file).map_err(failed)?;
         let options = self.options.clone().completed()?;
@@ -245,6 +230,7 @@ impl LaunchedNode {
         )
         .map_err(|error| Error::io("start of the node", &error))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
-        Ok(opened.pop().map(|(_, adapter)| adapter))
+        let (_, adapter) = opened.pop().ok_or_else(|| Error::operation("a TAP without a queue"))?;
+        Ok(adapter)
     }
 }

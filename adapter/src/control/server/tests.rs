@@ -4,7 +4,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use flue_node::NodeOptions;
+use crate::NodeOptions;
 use host_stack::{
     socket::{Moves, Refusal, SocketState},
     stream::OffloadState,
@@ -16,7 +16,7 @@ use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
 
 use super::*;
-use crate::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
+use crate::control::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
 
 /// A node without a network: its connections are moved when they have been looked at often enough.
 #[derive(Clone, Default)]
@@ -336,7 +336,7 @@ fn a_stale_socket_is_taken_over() {
     let control = serve_at(&wanted).unwrap().expect("it was asked for");
     assert!(client::list(&path, false).is_ok());
     let failure = serve_at(&wanted).map(drop).unwrap_err();
-    assert!(failure.message.contains("another process listens"), "{failure}");
+    assert!(failure.message().contains("another process listens"), "{failure}");
     drop(control);
     fs::write(&path, "a file").unwrap();
     assert!(serve_at(&wanted).is_err());
@@ -349,7 +349,7 @@ fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
     let failure = serve_at(&ControlPlace::Path(long.clone()));
     let failure = failure.map(drop).unwrap_err();
-    assert!(failure.message.contains("at most 107"), "{failure}");
+    assert!(failure.message().contains("at most 107"), "{failure}");
     let nowhere = ControlPlace::Directory("/nonexistent/flue".into());
     assert!(serve_at(&nowhere).unwrap().is_none());
     assert!(serve_at(&ControlPlace::None).unwrap().is_none());

@@ -18,14 +18,11 @@
 //! | share of time that requests take of the node | a half: after each the server rests as long as it took |
 
 pub mod client;
-mod error;
 pub mod message;
 pub mod place;
 pub mod record;
 pub mod server;
 pub mod state;
-
-pub use self::error::Error;
 
 use std::time::Duration;
 

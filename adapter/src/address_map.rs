@@ -1,7 +1,7 @@
-//! Addresses and ports of the program that stand for others of the adapter.
+//! Translation of addresses and ports between program and adapter.
 //!
-//! An address of the program is translated once, where it enters, into its canonical form ([`canonical`]). The [`View`]
-//! records the form in which the program gave it, so that the program is shown its own family and port.
+//! An address of the program is translated once, at the call, to its canonical form ([`canonical`]). The [`View`]
+//! records the form that the program gave, so that the program gets addresses in its own family and with its own port.
 
 use std::{
     fmt,
@@ -10,13 +10,14 @@ use std::{
 };
 
 use offload_engine::address::canonical;
+use serde::{Deserialize, Serialize};
 
-/// Address of the kernel that stands for one of a node, for programs that use both worlds under one name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Mapping of a kernel address to a node address, for programs that use both networks under one name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AddressMapping {
-    /// Address of the kernel, which the program uses and is shown.
+    /// Kernel address, which the program uses.
     pub host: IpAddr,
-    /// Address of the node.
+    /// Node address.
     pub node: IpAddr,
 }
 
@@ -45,12 +46,12 @@ impl fmt::Display for AddressMapping {
     }
 }
 
-/// Port of the program that stands for another RDMA port, for programs that use one port number for TCP and for RDMA.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Mapping of a port to another RDMA port, for programs that use one port number for TCP and RDMA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortMapping {
-    /// Address of the program that the mapping is limited to; `None`: any.
+    /// Address that the mapping is limited to. `None`: any.
     pub host: Option<IpAddr>,
-    /// Port that the program uses and is shown.
+    /// Port that the program uses.
     pub port: u16,
     /// Port that the adapter uses.
     pub rdma_port: u16,
@@ -61,7 +62,7 @@ impl PortMapping {
         self.port == port && self.host.is_none_or(|host| host == ip)
     }
 
-    /// Returns true if both translate one port of the program, or translate to one port of the adapter.
+    /// Returns true if both mappings translate one port of the program, or translate to one port of the adapter.
     #[must_use]
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let is_same_host = self.host == other.host;
@@ -102,26 +103,27 @@ impl fmt::Display for PortMapping {
     }
 }
 
-/// Form in which the program is shown an address.
+/// Form of an address for the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
-    /// True if an IPv4 address is shown as an IPv4-mapped IPv6 address.
+    /// True if an IPv4 address is reported as an IPv4-mapped IPv6 address.
     pub is_mapped: bool,
-    /// Port that the program gave, if it is mapped.
+    /// Port of the program, if it is mapped.
     pub port: Option<u16>,
 }
 
 /// Translation between addresses of the program and of the adapter.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct AddressMap {
-    /// Addresses.
+    /// Address mappings.
     pub addresses: Vec<AddressMapping>,
-    /// Ports. One for a certain host precedes one for any.
+    /// Port mappings; those with a host have precedence.
     pub ports: Vec<PortMapping>,
 }
 
 impl AddressMap {
-    /// Returns the address of the adapter that the program's address stands for, and the program's view of it.
+    /// Translates an address of the program to that of the adapter, and returns the program's view of it.
     #[must_use]
     pub fn translate(&self, given: SocketAddr) -> (SocketAddr, View) {
         let mut address = canonical(given);
@@ -138,7 +140,7 @@ impl AddressMap {
         (address, View { is_mapped, port: found.map(|_| port) })
     }
 
-    /// Returns the address that the program is shown for one of the adapter.
+    /// Translates an address of the adapter to the one that is reported to the program.
     #[must_use]
     pub fn shown(&self, mut address: SocketAddr, view: View) -> SocketAddr {
         if let Some(mapping) = self.addresses.iter().find(|it| it.node == address.ip()) {

@@ -1,0 +1,54 @@
+//! An adapter by its options, on a node behind a TAP or on the kernel's sockets, and its control socket.
+//!
+//! [`AdapterOptions`] have the transport, MPA, and the control socket; [`AdapterOptions::open`] returns a running
+//! adapter. Commands, and the libraries for programs of verbs and of NDKPI, open their adapters by it.
+//!
+//! [`NodeOptions`] are those of a node, each once: its name, default, limit and help, for programs, for configurations
+//! in JSON, and, with the feature `clap`, for command lines. One call opens the TAP, sets up the kernel's side of it,
+//! and starts host stack, offload target and clients.
+//!
+//! ```no_run
+//! use flue_adapter::NodeOptions;
+//! use rdma_over_tcp::ndk::AdapterConfig;
+//!
+//! # fn main() -> Result<(), flue_adapter::Error> {
+//! let options = NodeOptions {
+//!     addresses: vec!["10.77.0.2/24".parse().expect("an address")],
+//!     host_addresses: vec!["10.77.0.1/24".parse().expect("an address")],
+//!     ..NodeOptions::default()
+//! };
+//! let opened = options.open_ndk(AdapterConfig::default())?;
+//! let (node, adapter) = &opened[0];
+//! # let _ = (node, adapter);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod address_map;
+pub mod control;
+mod error;
+mod format;
+pub mod launched;
+mod mpa;
+mod node;
+mod options;
+pub mod output;
+pub mod units;
+
+pub use self::{
+    error::{Cause, Error},
+    format::{parse_word, word},
+    mpa::{MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch},
+    node::{
+        ADDRESS_DEFAULT, ADDRESSES_MAX, Capacity, ChimneyOptions, INTERFACE_NAME_BYTES_MAX,
+        Impairment, MAX_RETRANSMISSIONS_DEFAULT, MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, NdkNode,
+        NodeOptions, OpenLinks, PORTS_MAX, QUEUES_MAX, RECEIVE_WINDOW_DEFAULT_BYTES,
+        RECEIVE_WINDOW_RANGE_BYTES, TAP_DEFAULT, TXQUEUELEN_RANGE, UPLOAD_REST_DEFAULT_SECONDS,
+        parse_burst, parse_interface, parse_nanos, random_seed,
+    },
+    options::{
+        AdapterOptions, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS, SocketsOptions,
+        Transport, TransportOptions, parse_receive_wait,
+    },
+};

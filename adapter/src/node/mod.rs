@@ -1,0 +1,25 @@
+//! A node by its options: one call opens the TAP, sets up the kernel's side of it, and starts host stack, offload
+//! target and clients.
+//!
+//! [`NodeOptions`] has each option once: its name, default, limit and help, for programs, for configurations in JSON,
+//! and, with the feature `clap`, for command lines.
+
+mod chimney;
+mod detection;
+mod impairment;
+mod open;
+mod options;
+
+pub use self::{
+    chimney::{Capacity, ChimneyOptions, PORTS_MAX, UPLOAD_REST_DEFAULT_SECONDS},
+    impairment::{Impairment, parse_burst, parse_nanos},
+    open::{NdkNode, OpenLinks},
+    options::{
+        ADDRESS_DEFAULT, ADDRESSES_MAX, INTERFACE_NAME_BYTES_MAX, MAX_RETRANSMISSIONS_DEFAULT,
+        MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, NodeOptions, QUEUES_MAX, RECEIVE_WINDOW_DEFAULT_BYTES,
+        RECEIVE_WINDOW_RANGE_BYTES, TAP_DEFAULT, TXQUEUELEN_RANGE, parse_interface, random_seed,
+    },
+};
+
+#[cfg(all(test, feature = "clap"))]
+mod tests;

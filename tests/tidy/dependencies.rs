@@ -1,0 +1,43 @@
+//! Dependencies of the shared libraries, and the minimum Rust version.
+
+use std::{fs, process::Command};
+
+use super::root;
+
+// The option parser of the command is a feature that only the command turns on.
+#[test]
+fn shared_libraries_contain_no_clap() {
+    for library in ["flue-verbs", "flue-ndkpi"] {
+        let tree = Command::new(env!("CARGO"))
+            .args([
+                "tree",
+                "--offline",
+                "--locked",
+                "-e",
+                "normal",
+                "--prefix",
+                "none",
+                "-p",
+                library,
+            ])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&tree.stdout);
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        assert!(text.lines().any(|line| line.starts_with("flue-adapter ")), "{library}: {text}");
+        let clap = text.lines().find(|line| line.starts_with("clap"));
+        assert_eq!(clap, None, "cargo tree -p {library} -e normal");
+    }
+}
+
+#[test]
+fn the_documents_name_the_minimum_rust_version_of_the_manifest() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, rest) = manifest.split_once("rust-version = \"").unwrap();
+    let (version, _) = rest.split_once('"').unwrap();
+    for document in ["README.md", "CHANGELOG.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        assert!(text.contains(version), "{document} does not name Rust {version}");
+    }
+}
