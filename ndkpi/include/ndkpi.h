@@ -4,7 +4,7 @@
  * elsewhere are defined here with the sizes that they have there: ULONG has 32 bits. SOCKADDR is Linux's. What is new
  * here begins with FlueNdk, at the end: how an adapter is opened and closed.
  *
- * docs/libraries/ndkpi.md has the statuses of each function, the decisions where the documents are silent, and how a program is
+ * docs/reference/ndkpi.md has the statuses of each function, the decisions where the documents are silent, and how a program is
  * linked.
  */
 #ifndef FLUE_NDKPI_H
