@@ -385,7 +385,7 @@ const TCP: &[&str] = &[
     "the greater of {tcp::Config::in_flight_min} and {tcp::Config::link_rate} times the smallest round trip",
     "| {tcp::Config::in_flight_min} | of 0.5 to 4 MiB",
     "| {tcp::Config::link_rate} | more than a TAP does",
-    "(up to {EngineConfig::super_segment_max}, cut by the kernel behind the virtio-net header; \
+    "(up to {EngineConfig::super_segment_max}, cut by the kernel after the virtio-net header; \
      up to {offload_engine::engine::BURST_BYTES_MAX}, cut by the engine",
     "| duplicate ACKs that mean a loss | {tcp::Config::duplicate_ack_threshold} |",
     "| at least {tcp::Config::rto_min} beyond SRTT, at most {tcp::Config::rto_max}; \
