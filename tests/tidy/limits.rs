@@ -444,3 +444,39 @@ fn other_documents_say_what_the_limits_document_says() {
     }
     assert!(findings.is_empty(), "\n{findings}");
 }
+
+#[test]
+fn counts_in_documents_match_the_sources() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let entries = |file: &str, name: &str| {
+        let text = read(file);
+        let (_, rest) = text.split_once(&format!("\n{name}! {{\n")).expect(name);
+        let (body, _) = rest.split_once("\n}").expect(name);
+        let words = body.split([' ', '\n', ';']);
+        words.filter(|word| !word.is_empty() && !word.ends_with(':')).count()
+    };
+    let sockets = entries("rdma-over-tcp/src/ndk/tests/sockets.rs", "over_kernel_sockets");
+    let taps = entries("rdma-over-tcp/src/ndk/tests/taps.rs", "on_taps");
+    let faults = read("tests/mutants/mutants.json").matches("\"file\":").count();
+    let cases = read("tests/hostile/cases.txt").lines().count();
+    let ci = read(".ci/run");
+    let (_, fuzzing) = ci.split_once("tests/fuzz/run ").unwrap();
+    let seconds = fuzzing.split_whitespace().next().unwrap();
+    let lines = super::SOURCE_LINES_MAX;
+    let suites = "docs/contributing/testing-suites.md";
+    let expected = [
+        (suites, format!("{sockets} of these tests on kernel sockets too, {taps} on TAPs")),
+        (suites, format!("`mutants.json` has {faults} faults")),
+        (suites, format!("hostile peers: {cases} cases")),
+        ("docs/contributing/testing.md", format!("CI fuzzes for {seconds} seconds.")),
+        ("CONTRIBUTING.md", format!("fails above {lines}.")),
+    ];
+    let mut findings = String::new();
+    for (file, sentence) in expected {
+        let words = read(file).split_whitespace().collect::<Vec<_>>().join(" ");
+        if !words.contains(&sentence) {
+            writeln!(findings, "{file} does not say \"{sentence}\"").unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
