@@ -76,18 +76,18 @@ pub struct ListenOptions {
     pub backlog: u16,
 
     /// Connections without an MPA Request; one more resets the oldest: 1..=65535
-    #[arg(long, value_name = "N", default_value_t = 1024,
+    #[arg(long, alias = "pending-requests", value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u16).range(1..))]
-    pub pending_requests: u16,
+    pub max_pending_mpa: u16,
 }
 
 impl ListenOptions {
     /// The listener with these limits.
     #[must_use]
     pub fn config(&self) -> ListenerConfig {
-        let Self { backlog, pending_requests } = *self;
+        let Self { backlog, max_pending_mpa } = *self;
         ListenerConfig {
-            requests_max: pending_requests.into(),
+            requests_max: max_pending_mpa.into(),
             ..ListenerConfig::with_backlog(backlog.into())
         }
     }

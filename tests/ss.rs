@@ -138,7 +138,8 @@ fn a_hostile_client_does_not_hold_up_data() {
             while !done.load(Ordering::Relaxed) {
                 let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
                 // It fails where the node is quicker.
-                let _ = stream.write_all(b"{\"flue_control\":1,\"ask\":\"list\",\"state\":true}\n");
+                let _ =
+                    stream.write_all(b"{\"flue_control\":1,\"request\":\"list\",\"state\":true}\n");
                 let _ = stream.write_all(&[0xff; 5000]);
             }
         });

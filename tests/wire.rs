@@ -77,7 +77,7 @@ fn clean_run(options: &str, at: IpAddr) -> [[u64; 3]; 2] {
     // Frames are counted as on the wire, whether they came in one piece or not.
     assert!(wire.to_right("frames_in") > bytes / 1500, "{wire:?}");
     // What the kernels themselves dropped: before the wire fetched it, or before the reader did.
-    let unfetched = wire.to_right("not_fetched") + wire.to_left("not_fetched");
+    let unfetched = wire.to_right("tap_drops") + wire.to_left("tap_drops");
     let backlog = |host: &Namespace| host.counter("TcpExtTCPBacklogDrop");
     let dropped = unfetched + backlog(&left) + backlog(&right);
     [left, right].map(|host| [host.counter("TcpOutSegs"), host.counter("TcpRetransSegs"), dropped])
@@ -159,7 +159,7 @@ flue_test_support::tests! { NEEDS;
         for name in ["lost", "duplicated", "reordered", "corrupted"] {
             assert!(wire.to_right(name) > 0 && wire.to_left(name) > 0, "{name}: {wire:?}");
         }
-        let parts = ["frames_out", "lost", "queue_full", "corrupted_lost", "on_their_way"];
+        let parts = ["frames_out", "lost", "queue_full", "corrupted_lost", "in_flight"];
         let ends: u64 = parts.iter().map(|name| wire.to_right(name)).sum();
         assert_eq!(wire.to_right("frames_in") + wire.to_right("duplicated"), ends, "{wire:?}");
     };

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Switch {
-    /// Asked for.
+    /// Enabled.
     On,
-    /// Not asked for.
+    /// Disabled.
     Off,
 }
 

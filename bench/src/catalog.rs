@@ -107,8 +107,8 @@ fn yardstick(name: &str, system: System, line: &str) -> Contestant {
     named(name, system, Job::Yardstick { arguments: strings(line) })
 }
 
-fn goal(metric: Metric, beside: &str, goal: Bound) -> Goal {
-    Goal { metric, beside: Some(beside.into()), goal: Some(goal), stretch: None }
+fn goal(metric: Metric, peer: &str, goal: Bound) -> Goal {
+    Goal { metric, peer: Some(peer.into()), goal: Some(goal), stretch: None }
 }
 
 fn row(
@@ -195,12 +195,12 @@ fn small_messages() -> Vec<Group> {
     let goals = |peers: &[&str]| {
         let by_itself = Goal {
             metric: rate,
-            beside: None,
+            peer: None,
             goal: Some(Bound::AtLeast(3e6)),
             stretch: Some(Bound::AtLeast(6e6)),
         };
-        let beside = peers.iter().map(|peer| goal(rate, peer, Bound::RatioAtLeast(6.0)));
-        std::iter::once(by_itself).chain(beside).collect()
+        let ratios = peers.iter().map(|peer| goal(rate, peer, Bound::RatioAtLeast(6.0)));
+        std::iter::once(by_itself).chain(ratios).collect()
     };
     let mut send = row(
         "send-64b",
@@ -238,7 +238,7 @@ fn round_trips() -> Vec<Group> {
     let floor = || yardstick("TAP's floor", System::Tap, "tap-rtt");
     let stretch = || Goal {
         metric,
-        beside: Some("TAP's floor".into()),
+        peer: Some("TAP's floor".into()),
         goal: None,
         stretch: Some(ExcessAtMost(500.0)),
     };
@@ -308,7 +308,7 @@ fn streams() -> Vec<Group> {
         let near = goal(metric, "bare TCP", RatioAtLeast(0.85));
         let ahead = Goal {
             metric,
-            beside: Some("kernel TCP".into()),
+            peer: Some("kernel TCP".into()),
             goal: None,
             stretch: Some(RatioAtLeast(1.0)),
         };
@@ -394,7 +394,7 @@ fn on_kernel_sockets() -> Vec<Group> {
     };
     let by_itself = Goal {
         metric: Metric::MessagesPerSecond,
-        beside: None,
+        peer: None,
         goal: Some(AtLeast(3e6)),
         stretch: None,
     };
@@ -628,8 +628,8 @@ mod tests {
                 assert_eq!(contestants.len(), group.contestants.len(), "{}", group.id);
                 for goal in &group.goals {
                     assert!(goal.goal.is_some() || goal.stretch.is_some(), "{}", group.id);
-                    let beside = goal.beside.as_deref();
-                    assert!(beside.is_none_or(|it| contestants.contains(it)), "{}", group.id);
+                    let peer = goal.peer.as_deref();
+                    assert!(peer.is_none_or(|it| contestants.contains(it)), "{}", group.id);
                 }
             }
         }

@@ -238,7 +238,7 @@ pub(super) struct Goal {
     /// The figure.
     pub(super) metric: Metric,
     /// The contestant that relative bounds refer to; `None` for absolute ones.
-    pub(super) beside: Option<String>,
+    pub(super) peer: Option<String>,
     /// The goal; `None` if there is only a stretch goal.
     pub(super) goal: Option<Bound>,
     /// The stretch goal.

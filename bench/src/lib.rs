@@ -222,7 +222,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     }
     bench.progress.clear();
     report.interrupted_by = ended.err();
-    report.retaken = bench.pace.retaken();
+    report.resampled = bench.pace.resampled();
     show_results(&report, console);
     write_files(args, &report, console)?;
     conclude(args, &report)
@@ -246,7 +246,7 @@ fn chosen(args: &BenchArgs) -> Result<Vec<Group>, Failure> {
 fn list(groups: &[Group], console: &mut Console<'_>) {
     use flue_report::table::{Align, Table};
     let mut table =
-        Table::new(&[("name", Align::Left), ("work", Align::Left), ("beside", Align::Left)]);
+        Table::new(&[("name", Align::Left), ("work", Align::Left), ("peer", Align::Left)]);
     for group in groups {
         let peers: Vec<&str> = group.contestants[1..].iter().map(|it| it.name.as_str()).collect();
         table.row([group.id.clone(), group.title.clone(), peers.join(", ")]);
@@ -275,7 +275,7 @@ fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
         namespaces: place.names.clone(),
         peers: found.peers.clone(),
         interrupted_by: None,
-        retaken: ResampleCounts::default(),
+        resampled: ResampleCounts::default(),
         contests: Vec::new(),
         system_calls: Vec::new(),
     }
@@ -308,7 +308,7 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
     if let Some(table) = text::system_calls(report) {
         console.say(format_args!("\nSystem calls under strace\n{table}"));
     }
-    let ResampleCounts { again, slow } = report.retaken;
+    let ResampleCounts { again, slow } = report.resampled;
     if again + slow > 0 {
         console.say(format_args!(
             "processors exchanged data slowly at times: {again} samples were taken again, {slow} are slow"

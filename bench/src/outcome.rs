@@ -103,7 +103,7 @@ pub(super) struct Line {
     /// flue's median and range.
     pub(super) flue: Option<Summary>,
     /// The peer; null for an absolute bound.
-    pub(super) beside: Option<String>,
+    pub(super) peer: Option<String>,
     /// The peer's median and range.
     pub(super) other: Option<Summary>,
     /// flue's median divided by the peer's.
@@ -169,11 +169,11 @@ impl Contest {
     fn compare(&self, group: &Group) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for goal in &group.goals {
-            lines.push(self.line(goal.metric, goal.beside.as_deref(), goal.goal, goal.stretch));
+            lines.push(self.line(goal.metric, goal.peer.as_deref(), goal.goal, goal.stretch));
         }
         for other in self.contestants.iter().skip(1) {
             let is_listed = lines.iter().any(|line| {
-                line.metric == self.metric && line.beside.as_deref() == Some(&other.name)
+                line.metric == self.metric && line.peer.as_deref() == Some(&other.name)
             });
             if !is_listed {
                 lines.push(self.line(self.metric, Some(&other.name), None, None));
@@ -190,12 +190,12 @@ impl Contest {
     fn line(
         &self,
         metric: Metric,
-        beside: Option<&str>,
+        peer: Option<&str>,
         goal: Option<Bound>,
         stretch: Option<Bound>,
     ) -> Line {
         let flue = self.contestants.first();
-        let other = beside.and_then(|name| self.contestants.iter().find(|it| it.name == name));
+        let other = peer.and_then(|name| self.contestants.iter().find(|it| it.name == name));
         let median = |score: Option<&Score>| Some(score?.summary(metric)?.median);
         let (own, others) = (median(flue), median(other));
         // A relative bound has no verdict if the peer was not measured.
@@ -207,7 +207,7 @@ impl Contest {
             metric,
             unit: metric.unit().0,
             flue: flue.and_then(|it| it.summary(metric)),
-            beside: beside.map(str::to_owned),
+            peer: peer.map(str::to_owned),
             other: other.and_then(|it| it.summary(metric)),
             ratio,
             goal,
@@ -262,7 +262,7 @@ pub(super) struct Report {
     /// The signal that ended the run early.
     pub(super) interrupted_by: Option<i32>,
     /// Numbers of samples that met a slow phase of the machine.
-    pub(super) retaken: ResampleCounts,
+    pub(super) resampled: ResampleCounts,
     /// The results by group.
     pub(super) contests: Vec<Contest>,
     /// System calls of flue, if they were counted.
@@ -324,8 +324,8 @@ mod tests {
     fn contest(flue: &[f64], peer: &[f64], goal: Option<Bound>) -> Contest {
         let mut group = catalog::groups(true).into_iter().next().unwrap();
         group.contestants.truncate(2);
-        let beside = Some(group.contestants[1].name.clone());
-        group.goals = vec![Goal { metric: Metric::BandwidthBps, beside, goal, stretch: goal }];
+        let name = Some(group.contestants[1].name.clone());
+        group.goals = vec![Goal { metric: Metric::BandwidthBps, peer: name, goal, stretch: goal }];
         let scores =
             vec![sampled(&group.contestants[0], flue), sampled(&group.contestants[1], peer)];
         let mut contest = Contest::new(&group, scores);
@@ -363,7 +363,7 @@ mod tests {
             contest.summarize(&group);
             for other in &group.contestants[1..] {
                 let listed =
-                    contest.lines.iter().filter(|it| it.beside.as_ref() == Some(&other.name));
+                    contest.lines.iter().filter(|it| it.peer.as_ref() == Some(&other.name));
                 assert!(listed.count() > 0, "{}: {}", group.id, other.name);
             }
         }

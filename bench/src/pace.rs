@@ -33,7 +33,7 @@ pub(super) struct Pace {
     past: Vec<f64>,
     /// Time of samples, less what was spent for the sake of the pace.
     budget: Duration,
-    retaken: ResampleCounts,
+    resampled: ResampleCounts,
 }
 
 /// Numbers of samples that met a slow phase.
@@ -59,7 +59,7 @@ impl Pace {
             clock,
             past: Vec::new(),
             budget: Duration::ZERO,
-            retaken: ResampleCounts::default(),
+            resampled: ResampleCounts::default(),
         }
     }
 
@@ -85,17 +85,17 @@ impl Pace {
             let took = (self.clock)() - began;
             is_slow |= self.look();
             if !is_slow || took > self.budget {
-                self.retaken.slow += u32::from(is_slow);
+                self.resampled.slow += u32::from(is_slow);
                 self.budget += took;
                 return Ok(sample);
             }
             self.budget -= took;
-            self.retaken.again += 1;
+            self.resampled.again += 1;
         }
     }
 
-    pub(super) const fn retaken(&self) -> ResampleCounts {
-        self.retaken
+    pub(super) const fn resampled(&self) -> ResampleCounts {
+        self.resampled
     }
 
     /// Returns whether it is slow now.
@@ -202,28 +202,28 @@ mod tests {
     fn a_steady_machine_is_measured_once() {
         let (taken, pace) = played(|_| false, 3);
         assert_eq!(taken, [11, 23, 35]);
-        assert_eq!(pace.retaken(), ResampleCounts::default());
+        assert_eq!(pace.resampled(), ResampleCounts::default());
     }
 
     #[test]
     fn samples_wait_for_the_pace() {
         let (taken, pace) = played(|second| (37..45).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 55]);
-        assert_eq!(pace.retaken(), ResampleCounts::default());
+        assert_eq!(pace.resampled(), ResampleCounts::default());
     }
 
     #[test]
     fn what_became_slow_is_taken_again() {
         let (taken, pace) = played(|second| (48..52).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 62]);
-        assert_eq!(pace.retaken(), ResampleCounts { again: 1, slow: 0 });
+        assert_eq!(pace.resampled(), ResampleCounts { again: 1, slow: 0 });
     }
 
     #[test]
     fn a_machine_that_became_slow_takes_no_more_than_twice_the_time() {
         let (taken, pace) = played(|second| second > 60, 50);
         assert!(taken[49] < 2 * 50 * 12, "{taken:?}");
-        assert!((1..20).contains(&pace.retaken().slow), "{:?}", pace.retaken());
+        assert!((1..20).contains(&pace.resampled().slow), "{:?}", pace.resampled());
     }
 
     #[test]

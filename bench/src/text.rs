@@ -37,7 +37,7 @@ pub(super) fn rows(report: &Report) -> Table {
         ("row", Left),
         ("unit", Left),
         ("flue median (min..max)", Right),
-        ("beside", Left),
+        ("peer", Left),
         ("median (min..max)", Right),
         ("ratio", Right),
         ("goal", Left),
@@ -50,7 +50,7 @@ pub(super) fn rows(report: &Report) -> Table {
             metric,
             unit,
             flue,
-            beside,
+            peer,
             other,
             ratio,
             goal,
@@ -67,10 +67,9 @@ pub(super) fn rows(report: &Report) -> Table {
             contest.id.clone(),
             (*unit).to_owned(),
             range(*metric, *flue),
-            beside.clone().unwrap_or_default(),
-            beside.as_ref().map_or_else(String::new, |_| range(*metric, *other)),
-            beside
-                .as_ref()
+            peer.clone().unwrap_or_default(),
+            peer.as_ref().map_or_else(String::new, |_| range(*metric, *other)),
+            peer.as_ref()
                 .map_or_else(String::new, |_| cell(ratio.map(|it| three_digits(it.ratio)))),
             bound(goal),
             judged(goal.is_some(), *met),

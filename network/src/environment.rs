@@ -83,7 +83,7 @@ pub fn tap_error(error: TapError) -> Error {
             Error::prerequisite(text).with_hint("--vnet auto falls back to plain frames")
         }
         TapError::NoReclaim { .. } => {
-            Error::prerequisite(text).with_hint("--reclaim auto does without")
+            Error::prerequisite(text).with_hint("--tx-page-recycling auto works without it")
         }
         TapError::Descriptor { .. } => Error::option(format!("--tap-fd: {text}")),
         TapError::NoMultiQueue => Error::prerequisite(text).with_hint("--queues 1"),

@@ -1,4 +1,4 @@
-//! A hundred connections to a server that echoes, as tasks of one thread:
+//! A hundred connections to an echo server, as tasks of one thread:
 //! `cargo run -p rdma-over-tcp --example echo`.
 
 use std::{error::Error, net::SocketAddr};
@@ -13,7 +13,7 @@ use rdma_over_tcp::ndk::{
 const CLIENTS: u32 = 100;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A queue pair with a buffer, and a receive into it.
+/// Queue pair with a buffer, and a receive posted into it.
 struct End {
     completions: Completions,
     qp: Qp,

@@ -1,4 +1,4 @@
-//! One adapter reads another one's memory, on the kernel's sockets:
+//! RDMA Read of another adapter's memory, on kernel sockets:
 //! `cargo run -p rdma-over-tcp --example read`.
 
 use std::{error::Error, net::SocketAddr, thread};
@@ -30,7 +30,7 @@ fn main() -> Outcome {
         let (buffer, mr) = (far.allocate(TEXT.len())?, pd.create_mr(false)?);
         buffer.write_at(0, TEXT);
         mr.register(&buffer, 0, TEXT.len(), MrFlags::ALLOW_REMOTE_READ)?;
-        // The token and the address go to the peer as the private data of the answer.
+        // The private data of the reply carries the token and the address to the peer.
         let mut offer = mr.remote_token().to_be_bytes().to_vec();
         offer.extend(buffer.address().to_be_bytes());
         let connector = incoming.next(&mut far_waiter)?;

@@ -18,7 +18,7 @@ fn main() -> Outcome {
     let passive = thread::spawn(move || -> Outcome {
         let (pd, cq) = (far.create_pd()?, far.create_cq(16, |_| {})?);
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
-        // Received into registered memory, and posted before there is a connection.
+        // Receives into registered memory. The receive is posted before the connection exists.
         let (buffer, mr) = (far.allocate(64)?, pd.create_mr(false)?);
         mr.register(&buffer, 0, 64, MrFlags::ALLOW_LOCAL_WRITE)?;
         qp.receive(1, &[Sge { address: buffer.address(), length: 64, token: mr.local_token() }])?;

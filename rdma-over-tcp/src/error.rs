@@ -1,37 +1,36 @@
 //! Error numbers of Terminate messages, in one table.
 //!
-//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8 and RFC 7306 §8, each with a
-//! name, a text and the side at fault. Errors of MPA, DDP and RDMAP all map to a [`WireError`], so this module lies
-//! below the three and imports none of them; Terminates, logs and completions take names and texts from here.
+//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8 and RFC 7306 §8. Each has a name,
+//! a text and the side at fault. All errors of MPA, DDP and RDMAP map to a [`WireError`], so this module is below the
+//! three and imports none of them. Terminates, logs and completions take names and texts from here.
 
 use core::fmt;
 
-/// Layer, error type and error code as they stand in a Terminate header, known or not.
+/// Layer, error type and error code as encoded in a Terminate header, known or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ErrorNumber {
-    /// 0 RDMAP, 1 DDP, 2 LLP (MPA over TCP); 0..=15 on the wire.
+    /// Layer: 0 RDMAP, 1 DDP, 2 LLP (MPA over TCP); 0..=15 on the wire.
     pub layer: u8,
     /// Error type within the layer, 0..=15.
     pub etype: u8,
-    /// Error code within the type.
+    /// Error code within the type, 0..=255.
     pub code: u8,
 }
 
 impl ErrorNumber {
-    /// With layer and type exchanged, as a sender writes them whose bit fields are laid out for the
-    /// wrong octet order.
+    /// Returns the number with layer and type exchanged. Senders with the wrong bit-field order encode it this way.
     pub(crate) const fn swapped(self) -> Self {
         Self { layer: self.etype, etype: self.layer, code: self.code }
     }
 
-    /// Layer, type and code as one number, `0xLTCC`.
+    /// Returns layer, type and code as one number, `0xLTCC`.
     #[inline]
     pub const fn code(self) -> u32 {
         let Self { layer, etype, code } = self;
         u32::from_be_bytes([0, 0, layer << 4 | etype & 0x0f, code])
     }
 
-    /// The same for a field in which 0 means no error: 0/0/00 is [`ErrorNumber::ZERO_CODE`].
+    /// Returns [`ErrorNumber::code`] for a field in which 0 means no error: 0/0/00 is [`ErrorNumber::ZERO_CODE`].
     #[inline]
     pub const fn nonzero_code(self) -> u32 {
         match self.code() {
@@ -40,16 +39,16 @@ impl ErrorNumber {
         }
     }
 
-    /// The number of a code; the bits above the lower 16 do not count.
+    /// Returns the number of a code; the upper 16 bits are ignored.
     pub const fn from_code(code: u32) -> Self {
         let [_, _, kind, code] = code.to_be_bytes();
         Self { layer: kind >> 4, etype: kind & 0x0f, code }
     }
 
-    /// Code of 0/0/00 where 0 means no error.
+    /// Code of 0/0/00 in fields where 0 means no error.
     pub const ZERO_CODE: u32 = 0x8_0000;
 
-    /// The table's entry for these numbers.
+    /// Returns the table's entry for this number.
     pub fn known(self) -> Option<WireError> {
         WireError::from_number(self)
     }
@@ -62,19 +61,19 @@ impl fmt::Display for ErrorNumber {
     }
 }
 
-/// The side at fault, seen from the side that detects the error.
+/// Side at fault, as seen by the side that detects the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The peer, or the path from it, broke a rule of the protocol.
+    /// The peer, or the path from it, violated a protocol rule.
     PeerViolated,
-    /// The peer is within its rights but asks for something that this side does not have.
+    /// The peer complies with the protocol but requires something that this side does not support.
     PeerIncompatible,
-    /// This side failed.
+    /// Failure of this side.
     Local,
 }
 
-/// How far the peer's stream had come when its FIN cut it off. MPA counts a FIN among the losses of the connection
-/// ([`WireError::MpaConnectionLost`]); only one behind a whole message is an orderly end.
+/// Position in the peer's stream at which its FIN cut it off. MPA treats such a FIN as a connection loss
+/// ([`WireError::MpaConnectionLost`]). Only a FIN after a whole message is an orderly close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Truncation {
     /// Within an FPDU.
@@ -83,37 +82,37 @@ pub enum Truncation {
     Message,
 }
 
-/// How TCP has lost a connection.
+/// Cause of a connection loss reported by TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// The peer has reset it.
+    /// The peer reset the connection.
     Reset,
-    /// The peer does not answer: neither data, or a FIN, nor probes of keep-alive.
+    /// The peer does not respond: no acknowledgment of data or of a FIN, and no response to keep-alive probes.
     NoAnswer,
-    /// The local device is gone.
+    /// The local device was lost.
     Device,
-    /// For another reason, on this side.
+    /// Another cause, on this side.
     Other,
 }
 
-/// Why an established connection has ended.
+/// Cause of the end of an established connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// This side found an error and reports it to the peer.
+    /// Error detected by this side, which reports it to the peer.
     Found(ErrorNumber),
-    /// The peer has found an error: its Terminate says so.
+    /// Error detected by the peer and reported in a Terminate.
     Terminated(ErrorNumber),
-    /// The peer has found an error; its Terminate is too short to have a number.
+    /// Error detected by the peer, whose Terminate is too short to hold a number.
     TerminatedUnnumbered,
-    /// The peer's FIN came too early.
+    /// The peer's FIN arrived too early.
     Truncated(Truncation),
-    /// TCP has lost the connection.
+    /// TCP lost the connection.
     Lost(Loss),
-    /// A completion queue of the queue pair has overrun.
+    /// A completion queue of the queue pair overran.
     CqOverrun,
 }
 
-/// An error number in words: layer, type, the error's own text, and the number.
+/// Display form of an error number: layer, type, the error's text, and the number.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorText(pub ErrorNumber);
 
@@ -140,10 +139,10 @@ impl fmt::Display for ErrorText {
 }
 
 impl fmt::Display for EndReason {
-    /// The side that found the error, and the error.
+    /// Writes the side that detected the error, and the error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lost = |f: &mut fmt::Formatter<'_>, what| {
-            write!(f, "{what} ({})", WireError::MpaConnectionLost.number())
+        let lost = |f: &mut fmt::Formatter<'_>, text| {
+            write!(f, "{text} ({})", WireError::MpaConnectionLost.number())
         };
         match self {
             Self::Found(number) => write!(f, "this side found an error: {}", ErrorText(*number)),
@@ -171,7 +170,7 @@ impl fmt::Display for EndReason {
 
 macro_rules! wire_errors {
     ($($name:ident = $layer:literal / $etype:literal / $code:literal, $fault:ident, $text:literal;)*) => {
-        /// An error with a number of its own on the wire.
+        /// Error with a number of its own on the wire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum WireError {
             $(
@@ -181,31 +180,31 @@ macro_rules! wire_errors {
         }
 
         impl WireError {
-            /// Every entry of the table.
+            /// All entries of the table.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Layer, type and code.
+            /// Returns layer, type and code.
             pub const fn number(self) -> ErrorNumber {
                 match self {
                     $(Self::$name => ErrorNumber { layer: $layer, etype: $etype, code: $code },)*
                 }
             }
 
-            /// The name in this program.
+            /// Returns the name of the variant.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
                 }
             }
 
-            /// The error in a few words.
+            /// Returns a short description of the error.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// The side at fault.
+            /// Returns the side at fault.
             pub const fn fault(self) -> Fault {
                 match self {
                     $(Self::$name => Fault::$fault,)*
@@ -252,8 +251,8 @@ wire_errors! {
 }
 
 impl WireError {
-    /// Looks numbers up. Any code of RDMAP's local catastrophic type (0/0) is one error, since RFC
-    /// 5040 §4.8 gives it no codes.
+    /// Returns the table's entry for a number. Any code of RDMAP's local catastrophic type (0/0) is one error, since
+    /// RFC 5040 §4.8 assigns it no codes.
     pub fn from_number(number: ErrorNumber) -> Option<Self> {
         if (number.layer, number.etype) == (0, 0) {
             return Some(Self::RdmapLocalCatastrophic);
@@ -276,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    // DDP-7.2-1, MPE-8-1, RDM-4.8-1: numbers are unique and found again.
+    // DDP-7.2-1, MPE-8-1, RDM-4.8-1: numbers are unique, and each maps back to its error.
     #[test]
     fn numbers_are_unique() {
         for (at, error) in WireError::ALL.iter().enumerate() {

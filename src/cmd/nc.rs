@@ -301,7 +301,7 @@ pub struct Counted {
     /// Segments sent, each piece of a super-segment counted.
     pub segments_sent: u64,
     /// Those of them with PSH.
-    pub pushes_sent: u64,
+    pub psh_segments_sent: u64,
     /// Those of them with an octet that was sent before.
     pub segments_retransmitted: u64,
     /// Times that losses were found, by fast retransmit or by time.
@@ -322,7 +322,7 @@ impl From<Info> for Counted {
     fn from(info: Info) -> Self {
         Self {
             segments_sent: info.segs_out,
-            pushes_sent: info.push_out,
+            psh_segments_sent: info.push_out,
             segments_retransmitted: info.total_retrans,
             fast_retransmits: info.fast_retransmits,
             timeouts: info.timeouts,
@@ -338,7 +338,7 @@ impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             segments_sent,
-            pushes_sent,
+            psh_segments_sent,
             segments_retransmitted,
             fast_retransmits,
             timeouts,
@@ -349,7 +349,7 @@ impl fmt::Display for Counted {
         } = self;
         write!(
             f,
-            "offloaded: {segments_sent} segments sent, {pushes_sent} with PSH, \
+            "offloaded: {segments_sent} segments sent, {psh_segments_sent} with PSH, \
              {segments_retransmitted} retransmitted ({fast_retransmits} recoveries, \
              {timeouts} time-outs)"
         )?;

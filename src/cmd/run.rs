@@ -82,10 +82,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
     pub rfc7306: Option<Switch>,
 
-    /// Time that a message waits until its receiver has posted a receive, as on InfiniBand; 0: it ends the connection
-    /// [default: 30]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_receive_wait, help_heading = "MPA options")]
-    pub receive_wait: Option<Duration>,
+    /// Time that a message waits for a posted receive before the connection ends; 0: none [default: 30]
+    #[arg(long, alias = "receive-wait", value_name = "SECONDS", value_parser = parse_receive_wait,
+          help_heading = "MPA options")]
+    pub rnr_timeout: Option<Duration>,
 
     /// With --tap: HOST, an address of the kernel, stands for NODE, an address of a node; repeat for more
     ///
@@ -160,7 +160,7 @@ impl RunArgs {
             transport,
             mpa: self.mpa.or(inherited.mpa),
             rfc7306: self.rfc7306.or(inherited.rfc7306),
-            receive_wait: self.receive_wait.or(inherited.receive_wait),
+            receive_wait: self.rnr_timeout.or(inherited.receive_wait),
             map,
             control: control.or(inherited.control),
         })
@@ -177,7 +177,7 @@ impl RunArgs {
             (settings::MPA_REVISION, revision.is_some()),
             (settings::RTR, rtr.is_some()),
             (settings::RFC7306, self.rfc7306.is_some()),
-            (settings::RECEIVE_WAIT, self.receive_wait.is_some()),
+            (settings::RECEIVE_WAIT, self.rnr_timeout.is_some()),
             (settings::MAP, !self.map.is_empty()),
             (settings::PORT_MAP, !self.port_map.is_empty()),
             (settings::CONTROL, self.node.control.is_some()),
@@ -409,7 +409,7 @@ mod tests {
         let default = AdapterOptions::default;
         assert_eq!(none.options(default(), None).unwrap(), default());
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
-                    --receive-wait 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
+                    --rnr-timeout 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
                     --control none true";
         let all = parse(line);
         assert_eq!(all.overrides().count(), 11);
@@ -421,7 +421,10 @@ mod tests {
         assert!(options.to_string().starts_with(json), "{options}");
         assert_eq!(options.to_string().parse::<AdapterOptions>().unwrap(), options);
         assert_eq!(none.options(options.clone(), None).unwrap(), options);
-        let mixed = parse("flue --rtr send --receive-wait 0 true").options(options.clone(), None);
+        // The former name is an alias.
+        let former = parse("flue --receive-wait 0.5 true");
+        assert_eq!(former.rnr_timeout, all.rnr_timeout);
+        let mixed = parse("flue --rtr send --rnr-timeout 0 true").options(options.clone(), None);
         let mut expected = options;
         expected.mpa.accept.rtr = Some(Rtr::Send);
         expected.receive_wait = Some(Duration::ZERO);

@@ -184,7 +184,7 @@ impl Run {
             reordered: wire.to_right("reordered"),
             queue_full: wire.to_right("queue_full"),
             lost_back: wire.to_left("lost"),
-            unfetched: wire.to_right("not_fetched") + wire.to_left("not_fetched"),
+            unfetched: wire.to_right("tap_drops") + wire.to_left("tap_drops"),
             late: wire.late()[1].unwrap_or_default(),
         }
     }

@@ -16,7 +16,7 @@ rows! { ALL;
     "--offload-after-age", "--offload-after-age 1" => after_age;
     "--offload-ports", "--offload-ports 1,5001" => ports;
     "--upload-on", "--upload-on low-activity,small-io" => upload_on;
-    "--upload-rest", "--upload-rest 0" => upload_rest;
+    "--offload-holddown", "--offload-holddown 0" => offload_holddown;
     "--capacity", "--capacity tcp=0" => capacity;
 }
 
@@ -97,9 +97,9 @@ fn upload_on(bench: &Bench) {
 }
 
 // The one that rests for a day was uploaded before the one that does not rest, which is offloaded again.
-fn upload_rest(bench: &Bench) {
+fn offload_holddown(bench: &Bench) {
     let nodes = [(2, 86_400), (3, 0)].map(|(host, seconds)| {
-        let options = format!("--upload-on small-io --prepost 100 --upload-rest {seconds}");
+        let options = format!("--upload-on small-io --prepost 100 --offload-holddown {seconds}");
         let mut flue = bench.listen_at(host, &options, Output::Bytes);
         let mut output = flue.take_output();
         let mut socket = bench.connect_to(host);

@@ -33,7 +33,7 @@ rows! { ALL;
     "--bridge", "--bridge br0" => bridge;
     "--host-addr", "--host-addr 10.77.0.9/24" => host_addr;
     "--vnet", "--vnet off" => vnet;
-    "--reclaim", "--reclaim on" => reclaim;
+    "--tx-page-recycling", "--tx-page-recycling on" => tx_page_recycling;
     "--napi", "--napi threaded" => napi;
     "--txqueuelen", "--txqueuelen 123" => txqueuelen;
     "--queues", "--queues 2" => queues;
@@ -281,14 +281,14 @@ fn vnet(bench: &Bench) {
     }
 }
 
-fn reclaim(bench: &Bench) {
+fn tx_page_recycling(bench: &Bench) {
     let sockets = || {
         let text =
             bench.switch.namespace().run(|| fs::read_to_string("/proc/thread-self/net/packet"));
         text.expect("the kernel lists packet sockets").lines().count() - 1
     };
     for (value, count) in [("off", 0), ("on", 1)] {
-        let _flue = bench.listen(&format!("--reclaim {value}"), Output::Bytes);
+        let _flue = bench.listen(&format!("--tx-page-recycling {value}"), Output::Bytes);
         assert_eq!(sockets(), count, "{value}");
     }
 }

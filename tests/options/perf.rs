@@ -33,7 +33,7 @@ rows! { &["perf"];
     "--interval" => interval;
     "--json-stream" => json_stream;
     "--backlog" => backlog;
-    "--pending-requests" => pending_requests;
+    "--max-pending-mpa" => max_pending_mpa;
 }
 
 /// Longer than a displaced connection waits for its reset, shorter than a Request is waited for.
@@ -57,9 +57,9 @@ fn backlog(bench: &Bench) {
     assert!((0..4).any(|_| is_displaced(bench, "--backlog 1")), "one of a peer");
 }
 
-fn pending_requests(bench: &Bench) {
+fn max_pending_mpa(bench: &Bench) {
     assert!(!is_displaced(bench, ""), "1,024 may wait");
-    assert!((0..4).any(|_| is_displaced(bench, "--pending-requests 1")), "one of all");
+    assert!((0..4).any(|_| is_displaced(bench, "--max-pending-mpa 1")), "one of all");
 }
 
 /// A server on node 3.

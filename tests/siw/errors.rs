@@ -92,7 +92,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     let mut unlogged = 0;
     for case in CASES {
         // A Send without a receive ends the connection at once, as between adapters.
-        let options = "--receive-wait 0 --pcap CAPTURE";
+        let options = "--rnr-timeout 0 --pcap CAPTURE";
         let name = case.name;
         let mut tries = 0;
         let (said, heard) = loop {

@@ -307,9 +307,9 @@ fn receive_wait() {
     let line = format!("{} late-receive", program.display());
     for (options, outcome) in [
         ("", "delivered"),
-        ("--receive-wait 0", "refused"),
-        ("--receive-wait 0.01", "refused"),
-        ("--receive-wait 60", "delivered"),
+        ("--rnr-timeout 0", "refused"),
+        ("--rnr-timeout 0.01", "refused"),
+        ("--rnr-timeout 60", "delivered"),
     ] {
         let mut ran = Group::start(&host, under_flue(options, &line));
         let status = ran.wait(LIMIT).expect("it ends");

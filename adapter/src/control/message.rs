@@ -21,7 +21,7 @@ pub struct Request {
 
 /// What is asked of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "snake_case")]
+#[serde(tag = "request", rename_all = "snake_case")]
 pub enum Ask {
     /// Its listeners and connections, by handle. Answered by [`Answer::List`].
     List {
@@ -72,7 +72,7 @@ pub struct Reply {
 
 /// What a node answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
+#[serde(tag = "response", rename_all = "snake_case")]
 pub enum Answer {
     /// Listeners and connections.
     List(Box<Page>),

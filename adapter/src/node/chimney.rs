@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Seconds that a connection rests in the host after an upload that nobody asked for, or a refusal.
-pub const UPLOAD_REST_DEFAULT_SECONDS: u32 = 10;
+pub const OFFLOAD_HOLDDOWN_DEFAULT_SECONDS: u32 = 10;
 /// Most ports of `--offload-ports`.
 pub const PORTS_MAX: usize = 64;
 /// Longest age and rest: a day.
@@ -147,18 +147,19 @@ pub struct ChimneyOptions {
     )]
     pub upload_on: Vec<UploadReason>,
 
-    /// Seconds that a connection stays in the host after an upload that nobody asked for, or a refusal that may
-    /// change: 0..=86400
+    /// Seconds that a connection stays in the host stack after an upload by the target or a refusal: 0..=86400
+    #[serde(alias = "upload_rest_s")]
     #[cfg_attr(
         feature = "clap",
         arg(
-            long = "upload-rest",
+            long = "offload-holddown",
+            alias = "upload-rest",
             value_name = "SECONDS",
-            default_value_t = UPLOAD_REST_DEFAULT_SECONDS,
+            default_value_t = OFFLOAD_HOLDDOWN_DEFAULT_SECONDS,
             value_parser = clap::value_parser!(u32).range(0..=SECONDS_MAX),
         )
     )]
-    pub upload_rest_s: u32,
+    pub offload_holddown_s: u32,
 
     /// Limits of the target: tcp, path, neighbor and ip count objects; send, receive and window are bytes
     /// [default: those of the documentation]
@@ -176,7 +177,7 @@ impl Default for ChimneyOptions {
             offload_after_age_s: None,
             offload_ports: None,
             upload_on: Vec::new(),
-            upload_rest_s: UPLOAD_REST_DEFAULT_SECONDS,
+            offload_holddown_s: OFFLOAD_HOLDDOWN_DEFAULT_SECONDS,
             capacity: Capacity::default(),
         }
     }
@@ -192,7 +193,7 @@ impl ChimneyOptions {
         }
         let seconds = [
             ("--offload-after-age", self.offload_after_age_s.unwrap_or(1), 1..=SECONDS_MAX),
-            ("--upload-rest", self.upload_rest_s, 0..=SECONDS_MAX),
+            ("--offload-holddown", self.offload_holddown_s, 0..=SECONDS_MAX),
         ];
         for (option, value, range) in seconds {
             if !range.contains(&value.into()) {
@@ -214,7 +215,7 @@ impl ChimneyOptions {
                 .upload_on
                 .iter()
                 .fold(UploadReasons::default(), |set, one| set.with(*one)),
-            rest: seconds(self.upload_rest_s),
+            rest: seconds(self.offload_holddown_s),
         }
     }
 
@@ -236,7 +237,7 @@ impl fmt::Display for ChimneyOptions {
         }
         let reasons: Vec<_> = self.upload_on.iter().map(|reason| word(*reason)).collect();
         let reasons = if reasons.is_empty() { "none".into() } else { reasons.join(", ") };
-        write!(f, "; optional uploads: {reasons}, rest {} s", self.upload_rest_s)?;
+        write!(f, "; optional uploads: {reasons}, rest {} s", self.offload_holddown_s)?;
         match self.capacity.to_string().as_str() {
             "" => f.write_str("; capacity default"),
             capacity => write!(f, "; capacity {capacity}"),

@@ -11,7 +11,7 @@ mod open;
 mod options;
 
 pub use self::{
-    chimney::{Capacity, ChimneyOptions, PORTS_MAX, UPLOAD_REST_DEFAULT_SECONDS},
+    chimney::{Capacity, ChimneyOptions, OFFLOAD_HOLDDOWN_DEFAULT_SECONDS, PORTS_MAX},
     impairment::{Impairment, parse_burst, parse_nanos},
     open::{NdkNode, OpenLinks},
     options::{

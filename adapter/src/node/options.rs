@@ -149,12 +149,16 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHEN", default_value_t))]
     pub vnet: VnetMode,
 
-    /// Bring pages of transmitted super-segments back to the processor that wrote them
+    /// Recycle the pages of transmitted GSO packets on the CPU that wrote them
     ///
-    /// For peers on the same machine, whose read would leave them on another processor; through a packet
-    /// socket on the TAP. Needs CAP_NET_RAW, and one queue.
-    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHEN", default_value_t))]
-    pub reclaim: ReclaimMode,
+    /// For peers on the same machine, whose reads free the pages on another CPU. Uses a packet socket on the TAP. Needs
+    /// CAP_NET_RAW, and one queue.
+    #[serde(alias = "reclaim")]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, alias = "reclaim", value_enum, value_name = "WHEN", default_value_t)
+    )]
+    pub tx_page_recycling: ReclaimMode,
 
     /// What takes the frames that are sent up the kernel's stack
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHO", default_value_t))]
@@ -271,7 +275,7 @@ impl Default for NodeOptions {
             bridge: None,
             host_addresses: Vec::new(),
             vnet: VnetMode::default(),
-            reclaim: ReclaimMode::default(),
+            tx_page_recycling: ReclaimMode::default(),
             napi: NapiMode::default(),
             txqueuelen: None,
             queues: 1,
@@ -371,7 +375,7 @@ impl NodeOptions {
             name: self.tap.clone(),
             mtu: self.mtu_bytes.into(),
             vnet: self.vnet,
-            reclaim: self.reclaim,
+            reclaim: self.tx_page_recycling,
             napi: self.napi,
         }
     }
@@ -472,7 +476,7 @@ impl fmt::Display for NodeOptions {
         write!(f, ", mtu {} bytes, vnet {}", self.mtu_bytes, word(self.vnet))?;
         let txqueuelen =
             self.txqueuelen.map_or_else(|| "auto".to_owned(), |frames| frames.to_string());
-        write!(f, ", reclaim {}, txqueuelen {txqueuelen}", word(self.reclaim))?;
+        write!(f, ", tx-page-recycling {}, txqueuelen {txqueuelen}", word(self.tx_page_recycling))?;
         if self.napi == NapiMode::Threaded {
             f.write_str(", napi threaded")?;
         }

@@ -49,7 +49,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.txqueuelen, None);
     assert_eq!(config.offload, OffloadPolicy::Always);
     assert_eq!(config.chimney.offload_after_bytes, 65_536);
-    assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
+    assert_eq!((config.chimney.offload_after_age_s, config.chimney.offload_holddown_s), (None, 10));
     assert!(config.chimney.offload_ports.is_none() && config.chimney.upload_on.is_empty());
     assert_eq!(config.chimney.capacity, Capacity::default());
     assert_eq!(config.psh, PushPolicy::EachList);
@@ -72,7 +72,7 @@ fn each_limit_is_named() {
     refused("--offload-ports 0", &["--offload-ports"]);
     refused(&format!("--offload-ports {}", vec!["1"; 65].join(",")), &["65 ports", "at most 64"]);
     refused("--offload-after-age 0", &["1..=86400"]);
-    refused("--upload-rest 86401", &["0..=86400"]);
+    refused("--offload-holddown 86401", &["0..=86400"]);
     refused("--upload-on timeouts", &["low-activity", "high-drop-rate"]);
     refused("--capacity tcp=many", &["--capacity", "tcp=many"]);
     refused("--txqueuelen 0", &["--txqueuelen", "1..=1000000"]);
@@ -151,7 +151,7 @@ fn the_printed_configuration_has_everything() {
     {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
-    assert!(text.contains("reclaim auto, txqueuelen auto\n"), "{text}");
+    assert!(text.contains("tx-page-recycling auto, txqueuelen auto\n"), "{text}");
     let text = config("--txqueuelen 37 --napi threaded").unwrap().to_string();
     assert!(text.contains("txqueuelen 37, napi threaded\n"), "{text}");
 }
@@ -159,7 +159,7 @@ fn the_printed_configuration_has_everything() {
 #[test]
 fn the_chimney_is_steered() {
     let line = "--seed 1 --offload auto --offload-after-bytes 1 --offload-after-age 5 \
-         --offload-ports 80,443 --upload-on small-io,low-activity,small-io --upload-rest 0 --capacity tcp=2";
+         --offload-ports 80,443 --upload-on small-io,low-activity,small-io --offload-holddown 0 --capacity tcp=2";
     let config = config(line).unwrap();
     let text = config.to_string();
     assert!(
@@ -177,7 +177,7 @@ fn the_chimney_is_steered() {
 fn programs_are_held_to_the_limits() {
     let base = NodeOptions::default();
     let chimney = |chimney| NodeOptions { chimney, ..NodeOptions::default() };
-    let day = ChimneyOptions { upload_rest_s: 86_401, ..ChimneyOptions::default() };
+    let day = ChimneyOptions { offload_holddown_s: 86_401, ..ChimneyOptions::default() };
     let ages = ChimneyOptions { offload_after_age_s: Some(0), ..ChimneyOptions::default() };
     for (options, word) in [
         (NodeOptions { mtu_bytes: 1279, ..base.clone() }, "--mtu 1279: not within 1280..=65521"),
@@ -197,7 +197,7 @@ fn programs_are_held_to_the_limits() {
             },
             "--host-addr 10.77.0.1/24",
         ),
-        (chimney(day), "--upload-rest 86401"),
+        (chimney(day), "--offload-holddown 86401"),
         (chimney(ages), "--offload-after-age 0"),
     ] {
         let failure = options.completed().expect_err(word);

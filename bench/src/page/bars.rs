@@ -64,7 +64,7 @@ fn goal_bar(canvas: &mut Canvas, of: &(&Contest, &Line, f64), x: &Axis, top: f64
     let (class, sign) = if line.met == Some(true) { ("met", "✓") } else { ("missed", "✗") };
     let (unit, _) = line.metric.unit();
     let figure = line.flue.map_or_else(String::new, |it| line.metric.shown(it.median));
-    let beside = line.beside.as_deref().map_or_else(String::new, |it| format!(" / {it}"));
+    let beside = line.peer.as_deref().map_or_else(String::new, |it| format!(" / {it}"));
     let is_time = line.metric == Metric::CpuSecondsPerGbyte;
     let what = format!("{}{}", if is_time { "CPU, " } else { "" }, contest.id);
     let ratio = line.ratio.map(|it| format!("{} ×", three_digits(it.ratio)));

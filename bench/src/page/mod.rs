@@ -151,7 +151,7 @@ fn tiles(out: &mut String, report: &Report) {
         else {
             continue;
         };
-        let (Some(flue), Some(ratio), Some(beside)) = (line.flue, line.ratio, &line.beside) else {
+        let (Some(flue), Some(ratio), Some(beside)) = (line.flue, line.ratio, &line.peer) else {
             continue;
         };
         let figure = format!("{} <span>{}</span>", line.metric.shown(flue.median), line.unit);
@@ -215,7 +215,7 @@ fn rows(out: &mut String, report: &Report) {
             (true, Some(false)) => "<td class=\"missed\">missed</td>",
             (true, None) => "<td>not measured</td>",
         };
-        let other = match &line.beside {
+        let other = match &line.peer {
             Some(_) => range(line.metric, line.other),
             None => String::new(),
         };
@@ -227,7 +227,7 @@ fn rows(out: &mut String, report: &Report) {
             escaped(&contest.title),
             line.unit,
             range(line.metric, line.flue),
-            escaped(line.beside.as_deref().unwrap_or_default()),
+            escaped(line.peer.as_deref().unwrap_or_default()),
             bound(line.goal),
             verdict(line.goal.is_some(), line.met),
             bound(line.stretch),

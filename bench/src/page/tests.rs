@@ -111,7 +111,7 @@ fn report(evil: &str) -> Report {
             Peer { name: "iperf3", found: false, detail: evil.into(), package: "iperf3" },
         ],
         interrupted_by: None,
-        retaken: ResampleCounts::default(),
+        resampled: ResampleCounts::default(),
         contests: contests.collect(),
         system_calls: vec![calls(None), calls(Some(evil.into()))],
     }

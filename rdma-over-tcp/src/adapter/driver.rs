@@ -1,4 +1,4 @@
-//! The trait that a transport implements once, for all interfaces.
+//! Trait that each transport implements once, for all interfaces.
 
 use alloc::{sync::Arc, vec, vec::Vec};
 use core::net::SocketAddr;
@@ -28,35 +28,37 @@ pub enum Stack {
 
 /// Lock, clock and threads around a core on one transport.
 ///
-/// Required is the way in. The defaults are those of a transport without threads, which its caller runs, with one TCP
+/// Only [`Driver::enter`] is required. The defaults fit a transport without threads, run by its caller, with one TCP
 /// stack and no device.
 pub trait Driver: Send + Sync {
-    /// Calls `work` with the core, once, and does what follows from it: frames are sent, and the callbacks that became
-    /// due run after the lock was released.
+    /// Calls `work` with the core, once, and performs the resulting actions. Frames are sent, and due callbacks run
+    /// after the lock is released.
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant));
 
-    /// As [`Driver::enter`], but `work` returns when its effects must be flushed: the way of posts.
+    /// Calls `work` as [`Driver::enter`] does, for posts. `work` returns the urgency with which its effects must be
+    /// flushed.
     fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         self.enter(&mut |core, _| {
             work(core);
         });
     }
 
-    /// Runs the transport once if its consumer has to: a consumer that polls makes its own progress. Returns whether
-    /// there was anything to do.
+    /// Runs the transport once if its consumer has to: a polling consumer makes its own progress. Returns true if there
+    /// was work.
     fn progress(&self) -> bool {
         false
     }
 
-    /// Reports a consumer that has requested a notification without entering, and may be about to sleep in a system
-    /// call of its own.
+    /// Reports that a consumer requested a notification without entering the core. It may then sleep in a system call
+    /// of its own.
     fn expect_sleep(&self) {}
 
-    /// Waits until `is_over`, which may use the adapter, and is called now and after each change. The transport may be
-    /// run here meanwhile: by default by [`Driver::progress`] alone, until that finds nothing to do. Not for callbacks.
+    /// Waits until `is_over` returns true. `is_over` may use the adapter; it is called at once and after each change.
+    /// Meanwhile this thread may run the transport. By default it calls only [`Driver::progress`], until that finds no
+    /// work. Must not be called from callbacks.
     ///
     /// # Errors
-    /// The timeout has elapsed, or the device is lost.
+    /// The timeout elapsed, or the device is lost.
     fn wait_while(
         &self,
         _timeout: Option<Duration>,
@@ -70,13 +72,13 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
-    /// Has every [`Driver::wait_while`] check its condition: something outside has changed.
+    /// Makes every [`Driver::wait_while`] check its condition again, after a change outside the adapter.
     fn wake(&self) {}
 
-    /// Waits until all connections have ended in order: those that are left when the adapter is dropped are reset.
+    /// Waits until all connections have closed in order. Connections that remain when the adapter is dropped are reset.
     ///
     /// # Errors
-    /// The timeout has elapsed, or the device is lost.
+    /// The timeout elapsed, or the device is lost.
     fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
         self.wait_while(Some(timeout), &mut || {
             let mut is_silent = false;
@@ -85,7 +87,7 @@ pub trait Driver: Send + Sync {
         })
     }
 
-    /// Listeners and connections of the transport, by handle.
+    /// Returns the listeners and connections of the transport, by handle.
     ///
     /// # Errors
     /// No answer within `timeout`.
@@ -93,7 +95,7 @@ pub trait Driver: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The listener or connection with this handle; `None`: not found.
+    /// Returns the listener or connection with this handle; `None`: not found.
     ///
     /// # Errors
     /// As [`Driver::list`].
@@ -105,12 +107,12 @@ pub trait Driver: Send + Sync {
         Ok(self.list(timeout)?.into_iter().find(|row| row.handle == handle))
     }
 
-    /// State of these connections in the offload target; `None`: not offloaded.
+    /// Returns the state of these connections in the offload target; `None`: not offloaded.
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         vec![None; handles.len()]
     }
 
-    /// Requests that a connection moves to another stack.
+    /// Requests the migration of a connection to another stack.
     ///
     /// # Errors
     /// The transport has one stack only.
@@ -118,13 +120,13 @@ pub trait Driver: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// TCP segments received so far; `None`: not counted.
+    /// Returns the number of TCP segments received so far; `None`: not counted.
     fn segments_received(&self) -> Option<u64> {
         None
     }
 
-    /// Records what is sent and received from now on, in pcapng. Does nothing on a link, whose capture is a wrapper of
-    /// the link.
+    /// Starts a pcapng capture of sent and received data. Has no effect on a link, whose capture is a wrapper of the
+    /// link.
     ///
     /// # Errors
     /// Those of the output.
@@ -132,12 +134,12 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
-    /// Prepares for the exit of the process: bytes that closed connections have in flight get `timeout` to arrive, and
+    /// Prepares for the exit of the process. Data in flight on closed connections gets `timeout` to arrive, and
     /// buffered captures are written.
     fn finish(&self, _timeout: Duration) {}
 
-    /// Ends the adapter after a panic that may have left it in any state: its connections are reset, and consumers are
-    /// notified that the device is lost. Not for callbacks.
+    /// Shuts the adapter down after a panic that may have left any state inconsistent. Its connections are reset, and
+    /// consumers are notified that the device is lost. Must not be called from callbacks.
     fn abandon(&self) {
         self.enter(&mut |core, _| core.handle_device_lost());
     }
@@ -147,11 +149,11 @@ pub trait Driver: Send + Sync {
         false
     }
 
-    /// The kernel's socket of a listener, for the child of a fork; `None`: it has none.
+    /// Returns the kernel socket of a listener, for the child of a fork; `None`: the listener has none.
     fn listening_socket(&self, _listener: ListenerId) -> Option<Arc<ListeningSocket>> {
         None
     }
 
-    /// Has the next listener at this address use a socket that listens already, which the process has inherited.
+    /// Makes the next listener at this address use a listening socket that the process inherited.
     fn inherit(&self, _local: SocketAddr, _socket: OwnedFd) {}
 }

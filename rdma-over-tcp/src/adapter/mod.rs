@@ -1,8 +1,8 @@
-//! One handle and one trait through which every interface reaches an adapter, whatever its transport.
+//! One handle and one trait through which every interface uses an adapter, independent of its transport.
 //!
-//! An [`Adapter`] is a handle: interfaces and their objects enter the core ([`Rnic`]) through it. A [`Driver`] is the
-//! threads, the lock and the clock around a core on one transport. Two are here: kernel sockets (`sockets`), and with
-//! the feature `node` a node on a link (`node`).
+//! An [`Adapter`] is a handle through which interfaces and their objects enter the core ([`Rnic`]). A [`Driver`] is the
+//! threads, the lock and the clock around a core on one transport. There are two drivers: kernel sockets (`sockets`),
+//! and with the feature `node` a node on a link (`node`).
 //!
 //! ```
 //! use rdma_over_tcp::{
@@ -54,20 +54,20 @@ pub use self::{
 };
 use crate::rnic::{Rnic, Urgency};
 
-/// Handle of an adapter. Clones are the same adapter, which ends with the last of them and of its objects. It
-/// dereferences to the adapter's [`Driver`].
+/// Handle of an adapter. Clones refer to the same adapter, which is destroyed with the last of them and of its objects.
+/// Dereferences to the adapter's [`Driver`].
 #[derive(Clone)]
 pub struct Adapter(Arc<dyn Driver>);
 
 impl Adapter {
-    /// The adapter that `driver` runs.
+    /// Creates a handle of the adapter that `driver` runs.
     #[must_use]
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self(driver)
     }
 
-    /// Calls `work` with the core and the time, and does what follows from it. Callbacks that become due run before
-    /// this returns, or on another thread. Not to be called within `work`.
+    /// Calls `work` with the core and the time, and performs the resulting actions. Due callbacks run before this
+    /// returns, or on another thread. Must not be called within `work`.
     pub fn with<R>(&self, work: impl FnOnce(&mut Rnic, Instant) -> R) -> R {
         let mut work = Some(work);
         let mut result = None;
@@ -81,7 +81,7 @@ impl Adapter {
         result
     }
 
-    /// As [`Adapter::with`], for posts: what follows from them may be done later, together with others.
+    /// Calls `work` as [`Adapter::with`] does, for posts. Their effects may be flushed later, in a batch.
     #[inline]
     pub fn post<R>(&self, work: impl Fn(&mut Rnic) -> (R, Urgency)) -> R {
         let mut result = None;
@@ -94,7 +94,7 @@ impl Adapter {
         result
     }
 
-    /// Waits until `look` has a result ([`Driver::wait_while`]).
+    /// Waits until `look` returns a result ([`Driver::wait_while`]).
     ///
     /// # Errors
     /// As [`Driver::wait_while`].
@@ -111,14 +111,14 @@ impl Adapter {
         found.ok_or(WaitError::TimedOut)
     }
 
-    /// True if both are the same adapter: names of objects are unique within one only.
+    /// True if both are the same adapter. Object ids are unique within one adapter only.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        // Compared without the vtables, of which there may be several.
+        // The data pointers alone are compared: one type may have several vtables.
         core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
     }
 
-    /// Handle that does not keep the adapter: for callbacks that the adapter itself holds.
+    /// Returns a handle that does not keep the adapter alive, for callbacks that the adapter itself owns.
     #[must_use]
     pub fn downgrade(&self) -> WeakAdapter {
         WeakAdapter(Arc::downgrade(&self.0))
@@ -140,12 +140,12 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// Handle that does not keep the adapter.
+/// Handle that does not keep the adapter alive.
 #[derive(Clone)]
 pub struct WeakAdapter(Weak<dyn Driver>);
 
 impl WeakAdapter {
-    /// The adapter, unless its last handle was dropped.
+    /// Returns the adapter, unless its last handle was dropped.
     #[must_use]
     pub fn upgrade(&self) -> Option<Adapter> {
         self.0.upgrade().map(Adapter)

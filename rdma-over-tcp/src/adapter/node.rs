@@ -1,5 +1,4 @@
-//! An adapter that is a client of a node: calls take the node's lock, and what follows from them is sent before it is
-//! released.
+//! Adapter as a client of a node. Calls take the node's lock, and the resulting frames are sent before it is released.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use std::{io, sync::OnceLock};
@@ -24,8 +23,8 @@ use crate::{
     transport::NodeRnic,
 };
 
-/// Starts a node on `link` whose first client is an adapter, and opens that. The node runs until the last handle of
-/// either is dropped.
+/// Starts a node on `link` with an adapter as its first client, and opens that adapter. The node runs until the last
+/// handle of either is dropped.
 ///
 /// # Errors
 /// As [`Node::start`].
@@ -35,13 +34,14 @@ pub fn open(
     adapter: Config,
 ) -> io::Result<(Node<NodeRnic>, Adapter)> {
     let mut opened = open_queues(Vec::from([link]), node, adapter)?;
-    Ok(opened.pop().expect("one link makes one adapter"))
+    Ok(opened.pop().expect("one adapter per link"))
 }
 
-/// Starts a node on the queues of one device, and opens an adapter for each. An object belongs to the adapter that made
-/// it, and a connection of its queue pairs to that adapter's queue; objects of two adapters are not used together.
-/// Memory that several are to reach is registered with each. Listeners of several adapters may have one address, and
-/// what is accepted is spread over them.
+/// Starts a node on the queues of one device, and opens one adapter per queue.
+///
+/// An object belongs to the adapter that created it, and a connection of its queue pairs to that adapter's queue.
+/// Objects of two adapters cannot be used together. Memory for several adapters is registered with each. Listeners of
+/// several adapters may share one address; accepted connections are distributed over them.
 ///
 /// # Errors
 /// As [`Node::start_queues`].
@@ -59,20 +59,20 @@ pub fn open_queues(
                 bell.ring();
             }
         };
-        // Each draws tokens of its own.
+        // Each adapter draws its own tokens.
         let seed = adapter.seed.wrapping_add(bells.len() as u128 - 1);
         NodeRnic::new(Config { seed, ..adapter.clone() }, port, Box::new(wake))
     })?;
     let open = |(node, bell): (Node<NodeRnic>, Arc<OnceLock<_>>)| {
-        // Set once: it was made above.
+        // The cell is set once: it was created above.
         let _ = bell.set(node.doorbell().clone());
         (node.clone(), Adapter::new(Arc::new(node)))
     };
     Ok(nodes.into_iter().zip(bells).map(open).collect())
 }
 
-/// Opens an adapter on a running node, beside its other clients, on the shard of this handle. The adapter leaves the
-/// node when its last handle, and the last of the node that is returned, are dropped.
+/// Opens an adapter on a running node that may have other clients, on the shard of this handle. The adapter is removed
+/// from the node when its last handle and the last returned node handle are dropped.
 ///
 /// # Errors
 /// As [`Node::register`].
@@ -143,7 +143,7 @@ impl Driver for Node<NodeRnic> {
     }
 
     fn finish(&self, timeout: Duration) {
-        // The connections that are left are reset.
+        // Remaining connections are reset.
         let _ = Self::linger(self, timeout);
         self.with_engine(|engine, _| engine.sync());
     }

@@ -1,8 +1,8 @@
-//! The end of a shared library's adapters by a panic, as if their devices were gone.
+//! Shutdown of a shared library's adapters after a panic, as if their devices were lost.
 //!
-//! A panic may be on any thread: the consumer's in a call, one of an adapter's, that of a callback. The panic hook sees
-//! all of them, and has a thread of its own end the adapters, since the one that panics may still hold locks. A call
-//! that has panicked returns when they are ended.
+//! A panic can occur on any thread: a consumer's thread in a call, an adapter's thread, or the thread of a callback.
+//! The panic hook runs for each of them. It starts a thread that shuts the adapters down, since the panicking thread
+//! may still hold locks. A call that panicked returns after the shutdown.
 
 use std::{
     boxed::Box,
@@ -15,10 +15,10 @@ use std::{
 
 use offload_engine::thread;
 
-/// The panic handler of a shared library: it ends the adapters. For a static.
+/// Panic handler of a shared library, which shuts its adapters down. Intended for a static.
 #[derive(Debug)]
 pub struct PanicHandler {
-    /// Set by the first panic; the adapters are unusable from then on.
+    /// True after the first panic; the adapters are unusable from then on.
     has_panicked: AtomicBool,
     installed: Once,
     ended: Once,
@@ -26,32 +26,33 @@ pub struct PanicHandler {
 }
 
 impl PanicHandler {
-    /// `end` ends the library's adapters. It is called once, and may panic.
+    /// Creates a handler. `end` shuts the library's adapters down; it is called once, and may panic.
     pub const fn new(end: fn()) -> Self {
         let (installed, ended) = (Once::new(), Once::new());
         Self { has_panicked: AtomicBool::new(false), installed, ended, end }
     }
 
-    /// Returns whether anything has panicked.
+    /// True if any thread has panicked.
     #[inline]
     pub fn has_panicked(&self) -> bool {
         self.has_panicked.load(Ordering::Relaxed)
     }
 
-    /// Has panics end the adapters, and be in the log: standard output and error belong to the program.
+    /// Installs a panic hook that shuts the adapters down and logs the panic. Standard output and error belong to the
+    /// program.
     pub fn install_hook(&'static self) {
         self.installed.call_once(|| {
             set_hook(Box::new(|panic| {
                 tracing::error!("{panic}");
                 if !self.has_panicked.swap(true, Ordering::Relaxed) {
-                    // Without a thread the adapters end in the call, if it was one.
+                    // If no thread can be started, the panicking call shuts the adapters down.
                     let _ = thread::start("flue-fatal", || self.end());
                 }
             }));
         });
     }
 
-    /// A call has panicked: ends the adapters, or waits until another thread has.
+    /// Handles the panic of a call: shuts the adapters down, or waits until another thread has done so.
     #[cold]
     pub fn panicked(&self) {
         self.has_panicked.store(true, Ordering::Relaxed);
@@ -59,7 +60,7 @@ impl PanicHandler {
     }
 
     fn end(&self) {
-        // After a panic anything may panic again.
+        // The shutdown itself may panic after a panic.
         self.ended.call_once(|| {
             let _ = catch_unwind(AssertUnwindSafe(self.end));
         });
@@ -72,23 +73,23 @@ mod tests {
 
     use super::*;
 
-    // All that have panicked return behind the one end, though that panics itself.
+    // All panicking calls return after the single shutdown, even if the shutdown panics.
     #[test]
     fn adapters_end_once() {
         static ENDS: AtomicU32 = AtomicU32::new(0);
-        static RESORT: PanicHandler = PanicHandler::new(|| {
+        static HANDLER: PanicHandler = PanicHandler::new(|| {
             ENDS.fetch_add(1, Ordering::Relaxed);
             panic!("once more");
         });
-        assert!(!RESORT.has_panicked());
+        assert!(!HANDLER.has_panicked());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    RESORT.panicked();
+                    HANDLER.panicked();
                     assert_eq!(ENDS.load(Ordering::Relaxed), 1);
                 });
             }
         });
-        assert!(RESORT.has_panicked());
+        assert!(HANDLER.has_panicked());
     }
 }

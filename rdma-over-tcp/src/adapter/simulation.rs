@@ -1,7 +1,7 @@
-//! An adapter on virtual time: for nodes of [`host_stack::simulation`].
+//! Adapter on virtual time, for nodes of [`host_stack::simulation`].
 //!
-//! The pair polls the adapter with its engine, and a consumer calls the same adapter through a lock. The clock stands
-//! still between two polls.
+//! The node pair polls the adapter with its engine. A consumer calls the same adapter through a lock. The clock does
+//! not advance between two polls.
 
 use alloc::{sync::Arc, vec::Vec};
 use std::sync::{
@@ -19,12 +19,12 @@ use offload_engine::{
 use super::{Adapter, Driver};
 use crate::{rnic::Rnic, transport::NodeRnic};
 
-/// An adapter shared between the engine that polls it and its consumer.
+/// Adapter shared between the engine that polls it and its consumer.
 #[derive(Debug)]
-struct Shared {
+struct SharedAdapter {
     core: Mutex<NodeRnic>,
     now: Mutex<Instant>,
-    /// The consumer has called since the last poll.
+    /// True if the consumer has called since the last poll.
     is_called: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Driver for Shared {
+impl Driver for SharedAdapter {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.is_called.store(true, Ordering::Relaxed);
         let now = *locked(&self.now);
@@ -40,26 +40,26 @@ impl Driver for Shared {
     }
 }
 
-/// The adapter as the client of its engine. Clones are the same adapter.
+/// The adapter as the client of its engine. Clones refer to the same adapter.
 #[derive(Clone, Debug)]
-pub struct AdapterClient(Arc<Shared>);
+pub struct AdapterClient(Arc<SharedAdapter>);
 
 impl AdapterClient {
-    /// The client of an engine at time 0.
+    /// Creates the client of an engine at time 0.
     pub fn new(core: NodeRnic) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedAdapter {
             core: Mutex::new(core),
             now: Mutex::new(Instant::ZERO),
             is_called: AtomicBool::new(false),
         }))
     }
 
-    /// The adapter as its consumer.
+    /// Returns the adapter as its consumer uses it.
     pub fn adapter(&self) -> Adapter {
         Adapter::new(self.0.clone())
     }
 
-    /// Returns whether no object is left.
+    /// True if no object remains.
     pub fn is_idle(&self) -> bool {
         self.core().rnic().is_idle()
     }

@@ -1,5 +1,5 @@
-//! An adapter on kernel sockets, and the threads around it: consumers drive it while they wait or poll, and a thread of
-//! its own does otherwise ([`Presence`]).
+//! Adapter on kernel sockets, and the threads around it. Consumers run it while they wait or poll; otherwise a progress
+//! thread does ([`Presence`]).
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::net::SocketAddr;
@@ -43,11 +43,11 @@ impl Default for SocketsConfig {
     }
 }
 
-/// Opens an adapter on the kernel's TCP sockets: it has the addresses and the ports of this machine. It needs neither
-/// a TAP nor privileges. When its last handle is dropped its connections are reset and its thread ends.
+/// Opens an adapter on the kernel's TCP sockets, with the addresses and ports of this machine. It needs neither a TAP
+/// nor privileges. When its last handle is dropped, its connections are reset and its thread exits.
 ///
 /// # Errors
-/// No descriptor or thread is left, or (InvalidInput) keep-alive is beyond its limits.
+/// No descriptor or thread is available, or (InvalidInput) keep-alive exceeds its limits.
 pub fn open_sockets(config: SocketsConfig, adapter: Config) -> io::Result<Adapter> {
     let doorbell = Arc::new(Doorbell::new()?);
     let (bell, presence) = (doorbell.clone(), Arc::new(Presence::new()?));
@@ -77,7 +77,7 @@ struct Sockets {
 impl Driver for Sockets {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.shared.with(|core, now| work(core.rnic(), now));
-        // It may have asked for a notification, and be about to sleep.
+        // The consumer may have requested a notification, and be about to sleep.
         self.presence.request();
     }
 
@@ -85,7 +85,7 @@ impl Driver for Sockets {
         self.shared.post_lazily(&self.presence, |core| work(core.rnic()));
     }
 
-    /// One pass over the sockets, unless another thread makes one.
+    /// Polls the sockets once, unless another thread is polling them.
     fn progress(&self) -> bool {
         let busy = self.shared.try_progress().unwrap_or(false);
         self.presence.polled(busy);
@@ -127,9 +127,9 @@ impl Driver for Sockets {
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 
-    /// Frames are made up around what is sent and received: Wireshark shows MPA, DDP and RDMAP, and of TCP what a
-    /// connection without losses would be. The interface is called `kernel`. An error of the output that comes later
-    /// ends the capture and is logged.
+    /// Frames are synthesized around the data sent and received. Wireshark shows MPA, DDP and RDMAP, and the TCP of a
+    /// connection without losses. The interface is named `kernel`. A later error of the output ends the capture and is
+    /// logged.
     fn start_capture(&self, output: CaptureOutput) -> io::Result<()> {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.shared.with(|core, now| {
@@ -140,7 +140,8 @@ impl Driver for Sockets {
         })
     }
 
-    /// The kernel delivers what closed connections have in flight. A process that calls `exit` drops no capture.
+    /// The kernel delivers data in flight on closed connections. Captures are flushed here because a process that calls
+    /// `exit` does not drop them.
     fn finish(&self, _timeout: Duration) {
         self.shared.with(|core, _| core.flush_capture());
     }
@@ -162,8 +163,8 @@ impl Drop for Sockets {
     fn drop(&mut self) {
         self.shared.stop_progress_thread(&self.presence);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The last handle may be dropped by a callback on that very thread. One that sleeps on lost descriptors cannot
-        // be woken.
+        // A callback on that very thread may drop the last handle. A thread that sleeps on lost descriptors cannot be
+        // woken.
         if let Some(thread) = thread
             && !are_lost()
             && thread.thread().id() != std::thread::current().id()

@@ -1,9 +1,9 @@
 //! Calls as futures, for tasks of any executor: connect or accept, then post, and await completions.
 //!
-//! Every future is woken by a callback of the adapter; there is no thread of its own for any object, and no timer.
-//! So the adapter has to make progress by itself: a node with automatic progress ([`NodeConfig`]), or kernel sockets
-//! ([`open_sockets`](super::open_sockets)). All futures are `Send`. To drop one is safe: a connection that was being
-//! made is closed, and other calls go on without anybody who waits for them.
+//! Callbacks of the adapter wake every future; no object has a thread or timer of its own. The adapter must therefore
+//! make progress by itself: a node with automatic progress ([`NodeConfig`]), or kernel sockets
+//! ([`open_sockets`](super::open_sockets)). All futures are `Send`. Dropping a future is safe: a connection that was
+//! being established is closed, and other calls complete without a waiter.
 //!
 //! [`NodeConfig`]: host_stack::node::NodeConfig
 //!
@@ -76,18 +76,18 @@ use super::{
     turn_away,
 };
 
-/// State that the notification of a completion queue leaves behind.
+/// State set by the notification of a completion queue.
 #[derive(Default, Debug)]
-struct Notified {
+struct CqState {
     failure: OnceLock<NtStatus>,
     wakers: Arc<Wakers>,
 }
 
-/// A completion queue whose completions are awaited, by any number of tasks; each is taken by one of them.
+/// Completion queue that any number of tasks can await. Each completion is returned to one task.
 #[derive(Clone, Debug)]
 pub struct Completions {
     cq: Cq,
-    notified: Arc<Notified>,
+    notified: Arc<CqState>,
 }
 
 impl Completions {
@@ -96,28 +96,29 @@ impl Completions {
     /// # Errors
     /// As [`Adapter::create_cq`].
     pub fn create(adapter: &Adapter, depth: u32) -> Result<Self, NtStatus> {
-        let notified = Arc::<Notified>::default();
-        let told = notified.clone();
+        let notified = Arc::<CqState>::default();
+        let shared = notified.clone();
         let cq = adapter.create_cq(depth, move |status| {
             if status != NtStatus::SUCCESS {
-                let _ = told.failure.set(status);
+                let _ = shared.failure.set(status);
             }
-            told.wakers.wake();
+            shared.wakers.wake();
         })?;
         Ok(Self { cq, notified })
     }
 
-    /// The queue itself: for queue pairs, and to resize or close it. Whoever arms it takes a wake-up from the tasks.
+    /// Returns the queue itself: for queue pairs, and to resize or close it. A caller that arms it takes a wake-up from
+    /// the tasks.
     #[must_use]
     pub const fn cq(&self) -> &Cq {
         &self.cq
     }
 
-    /// Waits for completions and moves them into `results`; returns how many, 0 only if `results` has no room.
+    /// Waits for completions and moves them into `results`. Returns their number; 0 only if `results` is empty.
     ///
     /// # Errors
-    /// The queue has failed, and its completions are lost: [`NtStatus::BUFFER_OVERFLOW`] (NDK-CQ-13),
-    /// [`NtStatus::INTERNAL_ERROR`]: the device is gone.
+    /// [`NtStatus::BUFFER_OVERFLOW`]: the queue overran, and its completions are lost (NDK-CQ-13).
+    /// [`NtStatus::INTERNAL_ERROR`]: the device is lost.
     pub async fn next(&self, results: &mut [NdkResultEx]) -> Result<usize, NtStatus> {
         let mut registration = self.notified.wakers.registration();
         poll_fn(|context| self.poll_next(&mut registration, context, results)).await
@@ -136,22 +137,22 @@ impl Completions {
         if let Some(status) = self.notified.failure.get() {
             return Poll::Ready(Err(*status));
         }
-        // In this order: what has come since the poll satisfies the arm at once (NDK-CQ-4, NDK-CQ-11).
+        // The order matters: a completion added since the poll satisfies the arm at once (NDK-CQ-4, NDK-CQ-11).
         registration.register(context);
         self.cq.arm(CqNotify::Any);
         Poll::Pending
     }
 }
 
-/// Connections that have come and that nobody has taken yet.
+/// Queue of incoming connections.
 #[derive(Debug)]
-struct Queue {
+struct ConnectorQueue {
     connectors: Mutex<VecDeque<Connector>>,
     backlog: usize,
     wakers: Arc<Wakers>,
 }
 
-impl Queue {
+impl ConnectorQueue {
     fn push(&self, connector: Connector) {
         let mut connectors = self.connectors.lock();
         if connectors.len() >= self.backlog {
@@ -164,7 +165,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for ConnectorQueue {
     fn drop(&mut self) {
         for connector in self.connectors.lock().drain(..) {
             turn_away(&connector, &[]);
@@ -172,15 +173,16 @@ impl Drop for Queue {
     }
 }
 
-/// A listener, and the connections that have come. Dropped, it rejects these and closes the listener.
+/// Listener with its queue of incoming connections. When dropped, it rejects queued connections and closes the
+/// listener.
 #[derive(Debug)]
 pub struct Incoming {
     listener: Listener,
-    queue: Arc<Queue>,
+    queue: Arc<ConnectorQueue>,
 }
 
 impl Incoming {
-    /// Listens. At most `backlog` connections wait for [`Incoming::next`]; the peer of another one is rejected.
+    /// Starts to listen. At most `backlog` connections are queued for [`Incoming::next`]; further ones are rejected.
     ///
     /// # Errors
     /// As [`Listener::listen`].
@@ -189,12 +191,12 @@ impl Incoming {
         local: SocketAddr,
         backlog: usize,
     ) -> Result<Self, CallError> {
-        let queue = Arc::new(Queue {
+        let queue = Arc::new(ConnectorQueue {
             connectors: Mutex::new(VecDeque::new()),
             backlog,
             wakers: Arc::default(),
         });
-        // The adapter holds the event, and must not hold connectors of its own by it.
+        // The adapter owns the event, which must not keep the connectors alive.
         let waiting = Arc::downgrade(&queue);
         let event = move |connector| match Weak::upgrade(&waiting) {
             Some(queue) => queue.push(connector),
@@ -202,20 +204,20 @@ impl Incoming {
         };
         let name = || format!("listen on {local}");
         let listener = adapter.create_listener(event).map_err(|status| failed(name(), status))?;
-        // Made first: a task that is dropped while it waits closes the listener.
+        // Created before the wait: a dropped task closes the listener.
         let incoming = Self { listener, queue };
         let status = Begun::begin(|done| incoming.listener.listen(local, done)).await;
         check(status).map_err(|status| failed(name(), status))?;
         Ok(incoming)
     }
 
-    /// The listener.
+    /// Returns the listener.
     #[must_use]
     pub const fn listener(&self) -> &Listener {
         &self.listener
     }
 
-    /// Waits for the next connection, to be accepted or rejected.
+    /// Waits for the next connection, which the caller accepts or rejects.
     pub async fn next(&mut self) -> Connector {
         let mut registration = self.queue.wakers.registration();
         poll_fn(|context| {
@@ -233,8 +235,8 @@ impl Drop for Incoming {
     }
 }
 
-/// A connection of a queue pair. Dropped, it closes its connector: a connection that was not disconnected is reset
-/// (NDK-LIFE-11).
+/// Connection of a queue pair. When dropped, it closes its connector, and a connection that was not disconnected is
+/// reset (NDK-LIFE-11).
 #[derive(Debug)]
 pub struct Connection {
     connector: Connector,
@@ -296,25 +298,25 @@ impl Connection {
         check(status).map_err(|status| CallError { call: call(), status, cause: cause() })
     }
 
-    /// The peer's private data: of its request, or of its answer.
+    /// Returns the private data of the peer's request or reply.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Its connector.
+    /// Returns its connector.
     #[must_use]
     pub const fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// The end by the peer, or by an error: a future of its own, which does not borrow the connection.
+    /// Returns a future of the end by the peer or by an error. It does not borrow the connection.
     #[must_use]
     pub fn ended(&self) -> Ended {
         self.ended.clone()
     }
 
-    /// As [`Completions::next`], but ends with the connection. 0: it has ended, and no completion is left.
+    /// Waits as [`Completions::next`] does, but returns 0 when the connection has ended and no completion remains.
     ///
     /// # Errors
     /// As [`Completions::next`].
@@ -326,7 +328,7 @@ impl Connection {
         let (mut ended, mut registration) =
             (self.ended(), completions.notified.wakers.registration());
         poll_fn(|context| {
-            // Looked at first: completions that came before the end are taken after it.
+            // The end is checked first: completions added before it are returned before it.
             let has_ended = Pin::new(&mut ended).poll(context).is_ready();
             match completions.poll_next(&mut registration, context, results) {
                 Poll::Pending if has_ended => Poll::Ready(Ok(0)),
@@ -336,8 +338,8 @@ impl Connection {
         .await
     }
 
-    /// Sends what was posted, then disconnects, and waits until the peer has acknowledged that. A connection that is
-    /// gone needs no disconnect.
+    /// Sends all posted requests, then disconnects, and waits until the peer has acknowledged the disconnect. A
+    /// connection that has already ended needs no disconnect.
     ///
     /// # Errors
     /// As [`Connector::disconnect`].

@@ -55,33 +55,33 @@ use super::{
     NtStatus, Qp, ReadLimit, SharedEndpoint, call::peer_data, turn_away,
 };
 
-/// A way to wait until something has happened on an adapter. An [`Adapter`] and its [`Driver`] wait without a limit; a
-/// program that has a time limit, or has to check for signals, implements its own.
+/// Wait for an event of an adapter. An [`Adapter`] and its [`Driver`] wait without a limit. A program with a time
+/// limit, or one that has to check for signals, implements its own.
 pub trait Wait {
-    /// A wait that ended without a result, or a call that failed.
+    /// Error of a wait that ended without a result, or of a failed call.
     type Error;
 
-    /// The error of a call that failed.
+    /// Converts the error of a failed call.
     fn failed(&self, error: CallError) -> Self::Error;
 
-    /// Calls `look` now, and again whenever something may have changed, until it has a result.
+    /// Calls `look` now, and again after each possible change, until it returns a result.
     ///
     /// # Errors
-    /// The wait has ended without one.
+    /// The wait ended without a result.
     fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Self::Error>;
 }
 
-/// An error of calls that wait on an [`Adapter`].
+/// Error of a call that waits on an [`Adapter`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A call that waited has failed.
+    /// A waiting call failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Another call has failed.
+    /// A call that does not wait failed.
     #[error("NDK: {0}")]
     Status(#[from] NtStatus),
-    /// The wait has ended without a result.
+    /// The wait ended without a result.
     #[error(transparent)]
     Wait(#[from] WaitError),
 }
@@ -118,16 +118,16 @@ impl Wait for Adapter {
 /// Begins a call and waits for its completion.
 ///
 /// # Errors
-/// It has failed, or the wait has.
+/// The call failed, or the wait did.
 pub fn call<W: Wait>(
     waiter: &mut W,
     name: &str,
     begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> Result<(), W::Error> {
-    call_and_ask(waiter, name, begin, || None)
+    call_with_cause(waiter, name, begin, || None)
 }
 
-/// As [`call`], of a connector's connect, completion or accept: the error says why.
+/// Begins a connector's connect, completion or accept as [`call`] does. The error includes the cause.
 ///
 /// # Errors
 /// As [`call`].
@@ -137,11 +137,11 @@ pub fn call_on<W: Wait>(
     name: &str,
     begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> Result<(), W::Error> {
-    call_and_ask(waiter, name, begin, || connector.failure())
+    call_with_cause(waiter, name, begin, || connector.failure())
 }
 
-/// As [`call`]; `cause` says why it has failed.
-fn call_and_ask<W: Wait>(
+/// Begins a call as [`call`] does; `cause` returns the cause of its failure.
+fn call_with_cause<W: Wait>(
     waiter: &mut W,
     name: &str,
     begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
@@ -154,11 +154,12 @@ fn call_and_ask<W: Wait>(
     }
 }
 
-/// CLOSE_NDK_ADAPTER_HANDLER as NDKPI has it: waits until every object of the adapter is closed, and every callback of
-/// them has returned (NDK-LIFE-9). Not for callbacks, whose return it would wait for.
+/// Blocking form of CLOSE_NDK_ADAPTER_HANDLER, as in NDKPI. It waits until every object of the adapter is closed and
+/// all their callbacks have returned (NDK-LIFE-9). Must not be called from callbacks, because it would wait for their
+/// return.
 ///
 /// # Errors
-/// The wait has failed.
+/// The wait failed.
 pub fn close_adapter<W: Wait>(waiter: &mut W, adapter: &Adapter) -> Result<(), W::Error> {
     let closed = Begun::close(|done| adapter.close(done));
     waiter.wait(|| closed.status()).map(drop)
@@ -167,29 +168,29 @@ pub fn close_adapter<W: Wait>(waiter: &mut W, adapter: &Adapter) -> Result<(), W
 /// Creates a shared endpoint, and waits until its address is reserved.
 ///
 /// # Errors
-/// As [`Adapter::create_shared_endpoint`]; or the wait has failed.
+/// As [`Adapter::create_shared_endpoint`]; or the wait failed.
 pub fn create_shared_endpoint<W: Wait>(
     waiter: &mut W,
     adapter: &Adapter,
     local: SocketAddr,
 ) -> Result<SharedEndpoint, W::Error> {
-    let made = Arc::new(OnceLock::new());
-    let tell = made.clone();
+    let created = Arc::new(OnceLock::new());
+    let completed = created.clone();
     let status = adapter.create_shared_endpoint(local, move |endpoint| {
-        // The creation has one completion.
-        let _ = tell.set(endpoint);
+        // The creation completes once.
+        let _ = completed.set(endpoint);
     });
-    let made = match status {
-        NtStatus::PENDING => waiter.wait(|| made.get().cloned())?,
+    let endpoint = match status {
+        NtStatus::PENDING => waiter.wait(|| created.get().cloned())?,
         status => Err(status),
     };
-    made.map_err(|status| {
+    endpoint.map_err(|status| {
         let call = format!("create a shared endpoint at {local}");
         waiter.failed(CallError { call, status, cause: None })
     })
 }
 
-/// A listener, and the connections that have come.
+/// Listener with its queue of incoming connections.
 #[derive(Debug)]
 pub struct Incoming {
     listener: Listener,
@@ -197,10 +198,10 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Listens. At most `backlog` connections wait for [`Incoming::next`]; the peer of another one is rejected.
+    /// Starts to listen. At most `backlog` connections are queued for [`Incoming::next`]; further ones are rejected.
     ///
     /// # Errors
-    /// As [`Listener::listen`]; or the wait has failed.
+    /// As [`Listener::listen`]; or the wait failed.
     pub fn listen<W: Wait>(
         waiter: &mut W,
         adapter: &Adapter,
@@ -223,21 +224,21 @@ impl Incoming {
         Ok(Self { listener, connectors })
     }
 
-    /// The listener.
+    /// Returns the listener.
     pub const fn listener(&self) -> &Listener {
         &self.listener
     }
 
-    /// Waits for the next connection, to be accepted or rejected.
+    /// Waits for the next connection, which the caller accepts or rejects.
     ///
     /// # Errors
-    /// The wait has failed.
+    /// The wait failed.
     pub fn next<W: Wait>(&mut self, waiter: &mut W) -> Result<Connector, W::Error> {
         waiter.wait(|| self.connectors.try_recv().ok())
     }
 }
 
-/// A connection of a queue pair.
+/// Connection of a queue pair.
 #[derive(Debug)]
 pub struct Connection {
     connector: Connector,
@@ -254,7 +255,7 @@ impl Connection {
     /// Connects a queue pair.
     ///
     /// # Errors
-    /// As [`Connector::connect`] and [`Connector::complete_connect`]; or the wait has failed.
+    /// As [`Connector::connect`] and [`Connector::complete_connect`]; or the wait failed.
     pub fn connect<W: Wait>(
         waiter: &mut W,
         adapter: &Adapter,
@@ -296,7 +297,7 @@ impl Connection {
     /// Accepts a connection for a queue pair, and waits until the peer has completed it.
     ///
     /// # Errors
-    /// As [`Connector::accept`]; or the wait has failed.
+    /// As [`Connector::accept`]; or the wait failed.
     pub fn accept<W: Wait>(
         waiter: &mut W,
         connector: Connector,
@@ -312,27 +313,27 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The peer's private data: of its request, or of its answer.
+    /// Returns the private data of the peer's request or reply.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Its connector.
+    /// Returns its connector.
     pub const fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// The end by the peer, or by an error.
+    /// Returns the end by the peer or by an error.
     pub const fn ended(&self) -> &Ended {
         &self.ended
     }
 
-    /// Waits for completions and moves them into `results`; returns how many. 0: the connection has ended, and none is
-    /// left.
+    /// Waits for completions and moves them into `results`. Returns their number; 0: the connection has ended and no
+    /// completion remains.
     ///
     /// # Errors
-    /// The wait has failed.
+    /// The wait failed.
     pub fn poll<W: Wait>(
         &self,
         waiter: &mut W,
@@ -340,7 +341,7 @@ impl Connection {
         results: &mut [NdkResultEx],
     ) -> Result<usize, W::Error> {
         waiter.wait(|| {
-            // Looked at first: completions that came before the end are taken after it.
+            // The end is checked first: completions added before it are returned before it.
             let has_ended = self.ended.reason().is_some();
             match cq.poll_ex(results) {
                 0 if !has_ended => None,
@@ -349,11 +350,11 @@ impl Connection {
         })
     }
 
-    /// Sends what was posted, then disconnects, and waits until the peer has acknowledged that. A connection that is
-    /// gone needs no disconnect.
+    /// Sends all posted requests, then disconnects, and waits until the peer has acknowledged the disconnect. A
+    /// connection that has already ended needs no disconnect.
     ///
     /// # Errors
-    /// As [`Connector::disconnect`]; or the wait has failed.
+    /// As [`Connector::disconnect`]; or the wait failed.
     pub fn disconnect<W: Wait>(&self, waiter: &mut W) -> Result<(), W::Error> {
         let begun = Begun::begin(|done| self.connector.disconnect(done));
         match waiter.wait(|| begun.status())? {

@@ -1,7 +1,7 @@
-//! Flags and enumerations of NDKPI with their header values, and which flag is legal where.
+//! Flags and enumerations of NDKPI with their header values, and the legality of each flag per operation.
 //!
-//! Bits that nothing names are kept (`from_bits_retain`), to be refused by the call that is given them. A composite is
-//! contained when all its bits are (NDK-FLG-1).
+//! Unknown bits are kept (`from_bits_retain`), so that the call that receives them can reject them. A composite is
+//! contained if all its bits are set (NDK-FLG-1).
 
 use core::fmt;
 
@@ -16,25 +16,25 @@ bitflags! {
     pub struct OpFlags: u32 {
         /// No completion on success (NDK-SIL-1).
         const SILENT_SUCCESS = 0x001;
-        /// Not before all earlier reads have completed (NDK-FEN-1).
+        /// The request starts only after all earlier reads have completed (NDK-FEN-1).
         const READ_FENCE = 0x002;
         /// The peer's receive completion is a solicited one (NDK-CQ-8).
         const SEND_AND_SOLICIT_EVENT = 0x004;
-        /// Fast register: peers may read.
+        /// Fast register: the peer may read.
         const ALLOW_REMOTE_READ = 0x008;
-        /// Fast register: may be the target of receives and reads.
+        /// Fast register: the region may be the target of receives and reads.
         const ALLOW_LOCAL_WRITE = 0x010;
-        /// Fast register: peers may write. A composite of 0x20 and local write (NDK-FLG-1).
+        /// Fast register: the peer may write. A composite of 0x20 and local write (NDK-FLG-1).
         const ALLOW_REMOTE_WRITE = 0x030;
         /// The data is captured before the post returns (NDK-INL-1).
         const INLINE = 0x040;
-        /// Fast register: may be the sink of a read. Not required here, never refused (NDK-MEM-14).
+        /// Fast register: the region may be the sink of a read. Not required here, never rejected (NDK-MEM-14).
         const RDMA_READ_SINK = 0x080;
         /// A successful read invalidates the token of its first entry (NDK-FLG-2, NDK-FLG-3).
         const RDMA_READ_LOCAL_INVALIDATE = 0x100;
         /// A hint that more requests follow at once (NDK-DEF-1).
         const DEFER = 0x200;
-        /// Fast register: peers may use atomics (RFC 7306). No flag of NDKPI's.
+        /// Fast register: the peer may use atomics (RFC 7306). Not part of NDKPI.
         const ALLOW_REMOTE_ATOMIC = 0x8000_0000;
     }
 }
@@ -43,24 +43,24 @@ bitflags! {
     /// NDK_MR_FLAG_*: rights of a registered region. Local read is always granted.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
     pub struct MrFlags: u32 {
-        /// May be the target of receives and reads.
+        /// The region may be the target of receives and reads.
         const ALLOW_LOCAL_WRITE = 0x1;
-        /// Peers may read.
+        /// The peer may read.
         const ALLOW_REMOTE_READ = 0x2;
-        /// Peers may write. A composite of 0x4 and local write.
+        /// The peer may write. A composite of 0x4 and local write.
         const ALLOW_REMOTE_WRITE = 0x5;
-        /// May be the sink of a read. Not required here, never refused (NDK-MEM-14).
+        /// The region may be the sink of a read. Not required here, never rejected (NDK-MEM-14).
         const RDMA_READ_SINK = 0x8;
-        /// Peers may use atomics (RFC 7306). No flag of NDKPI's.
+        /// The peer may use atomics (RFC 7306). Not part of NDKPI.
         const ALLOW_REMOTE_ATOMIC = 0x8000_0000;
     }
 }
 
 bitflags! {
-    /// NDK_ADAPTER_FLAG_*: what the adapter promises.
+    /// NDK_ADAPTER_FLAG_*: features that the adapter guarantees.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
     pub struct AdapterFlags: u32 {
-        /// The last byte of a buffer never changes before an earlier one.
+        /// The last byte of a buffer is never written before an earlier one.
         const IN_ORDER_DMA_SUPPORTED = 0x0000_0001;
         /// A read needs no special right on its sink.
         const RDMA_READ_SINK_NOT_REQUIRED = 0x0000_0002;
@@ -77,7 +77,7 @@ bitflags! {
     }
 }
 
-/// The trigger of an arm (NDK_CQ_NOTIFY_*). The order is that of NDK-CQ-6.
+/// Trigger of an arm (NDK_CQ_NOTIFY_*). The order is that of NDK-CQ-6.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CqNotify {
     /// Failure of the CQ itself (value 0; NDK-CQ-9).
@@ -99,7 +99,7 @@ impl From<CqNotify> for Arm {
 }
 
 impl CqNotify {
-    /// The header's number.
+    /// Returns the value in the NDKPI header.
     #[must_use]
     pub const fn value(self) -> u32 {
         match self {
@@ -110,7 +110,7 @@ impl CqNotify {
     }
 }
 
-/// NDK_OPERATION_TYPE, with the header's bit-like values.
+/// NDK_OPERATION_TYPE, with the bit-like values of the NDKPI header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum OperationType {
@@ -120,7 +120,7 @@ pub enum OperationType {
     Send = 2,
     /// A fast registration.
     FastRegister = 4,
-    /// A window's bind.
+    /// A bind of a window.
     Bind = 8,
     /// A local invalidation.
     Invalidate = 16,
@@ -130,18 +130,18 @@ pub enum OperationType {
     Write = 64,
     /// A receive completed by a peer's send and invalidate.
     ReceiveAndInvalidate = 0x8001,
-    /// An atomic FetchAdd. No type of NDKPI's, as those below.
+    /// An atomic FetchAdd. Not part of NDKPI, as the types below.
     FetchAdd = 0x1_0001,
     /// An atomic CmpSwap.
     CompareSwap = 0x1_0002,
-    /// Immediate data sent.
+    /// A send of immediate data.
     Immediate = 0x1_0004,
-    /// A receive completed by a peer's immediate data: nothing was placed in its buffer.
+    /// A receive completed by a peer's immediate data; its buffer is unchanged.
     ReceiveImmediate = 0x1_8001,
 }
 
 impl fmt::Display for OperationType {
-    /// The name without NDKPI's prefix.
+    /// Writes the name without NDKPI's prefix.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Receive => "Receive",
@@ -161,7 +161,7 @@ impl fmt::Display for OperationType {
 }
 
 impl OpFlags {
-    /// The flags legal on an initiator request of type `operation`.
+    /// Returns the flags that are legal on an initiator request of type `operation`.
     #[must_use]
     pub const fn legal(operation: OperationType) -> Self {
         let common = Self::SILENT_SUCCESS.union(Self::READ_FENCE).union(Self::DEFER);
@@ -182,7 +182,7 @@ impl OpFlags {
         }
     }
 
-    /// Refuses flags that are unknown or illegal on `operation`.
+    /// Rejects flags that are unknown or illegal on `operation`.
     ///
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`] (NDK-FLG-5), also for bit 0x20 without 0x10 (NDK-FLG-1).
@@ -194,13 +194,13 @@ impl OpFlags {
         Ok(())
     }
 
-    /// The rights that a fast registration asks for. Windows may be bound to any region.
+    /// Returns the rights that a fast registration requests. Windows may be bound to any region.
     pub(super) fn rights(self) -> Access {
         Access::BIND | self.named_rights()
     }
 
-    /// The rights that a bind asks for: those of peers. Local write is half of a composite, and is the region's
-    /// (NDK-MEM-11).
+    /// Returns the rights that a bind requests for the peer. Local write is half of a composite, and a right of the
+    /// region (NDK-MEM-11).
     pub(super) fn window_rights(self) -> Access {
         self.named_rights().without(Access::LOCAL_WRITE)
     }
@@ -214,7 +214,7 @@ impl OpFlags {
         )
     }
 
-    /// The options of a work request. All but DEFER have the same bits there.
+    /// Returns the options of a work request. All but DEFER have the same bits there.
     #[inline]
     pub(super) const fn options(self) -> WrFlags {
         let same = Self::SILENT_SUCCESS.union(Self::READ_FENCE).union(Self::SEND_AND_SOLICIT_EVENT);
@@ -232,7 +232,7 @@ fn access(local_write: bool, remote_read: bool, remote_write: bool, atomic: bool
 }
 
 impl MrFlags {
-    /// The rights of a region. Windows may be bound to any.
+    /// Returns the rights of a region. Windows may be bound to any.
     pub(super) fn rights(self) -> Access {
         Access::BIND
             | access(
@@ -243,7 +243,7 @@ impl MrFlags {
             )
     }
 
-    /// Refuses unknown bits, and 0x4 without local write.
+    /// Rejects unknown bits, and 0x4 without local write.
     ///
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`].

@@ -1,4 +1,4 @@
-//! NDK_ADAPTER_INFO: what the adapter offers.
+//! NDK_ADAPTER_INFO: limits and features of the adapter.
 
 use super::flags::AdapterFlags;
 use crate::{
@@ -16,14 +16,14 @@ pub struct NdkVersion {
 }
 
 impl NdkVersion {
-    /// Returns whether a provider that speaks `highest` takes a consumer that needs this version or a higher minor one.
+    /// True if a provider of version `highest` can serve a consumer that requires this minor version or a higher one.
     #[must_use]
     pub const fn is_met_by(self, highest: Self) -> bool {
         self.major == highest.major && self.minor <= highest.minor
     }
 }
 
-/// The interface version in force: the highest minor of major 2 (NDK-VER-1).
+/// Interface version in use: the highest minor of major 2 (NDK-VER-1).
 pub const NDK_VERSION: NdkVersion = NdkVersion { major: 2, minor: 1 };
 
 /// NDK_RDMA_TECHNOLOGY.
@@ -37,57 +37,57 @@ pub enum RdmaTechnology {
 /// NDK_ADAPTER_INFO: limits are inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AdapterInfo {
-    /// Interface version in force.
+    /// Interface version in use.
     pub version: NdkVersion,
-    /// OUI of the vendor; ours spells "flu".
+    /// OUI of the vendor: "flu" in ASCII.
     pub vendor_id: u32,
-    /// The vendor's device.
+    /// Device id assigned by the vendor.
     pub device_id: u32,
-    /// Bytes of the largest region.
+    /// Maximum size of a region, bytes.
     pub max_registration_size: u64,
-    /// Bytes of the largest window; 0: no windows.
+    /// Maximum size of a window, bytes; 0: windows are not supported.
     pub max_window_size: u64,
-    /// Pages per fast registration.
+    /// Maximum pages per fast registration.
     pub frmr_page_count: u32,
-    /// Scatter/gather entries of a send or write.
+    /// Maximum scatter/gather entries of a send or write.
     pub max_initiator_request_sge: u32,
-    /// Scatter/gather entries of a receive.
+    /// Maximum scatter/gather entries of a receive.
     pub max_receive_request_sge: u32,
-    /// Scatter/gather entries of a read.
+    /// Maximum scatter/gather entries of a read.
     pub max_read_request_sge: u32,
-    /// Bytes of one request.
+    /// Maximum size of one request, bytes.
     pub max_transfer_length: u32,
-    /// Inline bytes of a send or write.
+    /// Maximum inline data of a send or write, bytes.
     pub max_inline_data_size: u32,
-    /// Reads that a queue pair serves at once (IRD).
+    /// Maximum concurrent inbound reads per queue pair (IRD).
     pub max_inbound_read_limit: u32,
-    /// Reads that a queue pair issues at once (ORD).
+    /// Maximum concurrent outbound reads per queue pair (ORD).
     pub max_outbound_read_limit: u32,
-    /// Receives posted to a queue pair.
+    /// Maximum outstanding receives per queue pair.
     pub max_receive_queue_depth: u32,
-    /// Initiator requests posted to a queue pair.
+    /// Maximum outstanding initiator requests per queue pair.
     pub max_initiator_queue_depth: u32,
-    /// Receives posted to a shared receive queue; 0: none are offered (NDK-SRQ-1).
+    /// Maximum outstanding receives per shared receive queue; 0: not supported (NDK-SRQ-1).
     pub max_srq_depth: u32,
-    /// Entries of a completion queue.
+    /// Maximum entries of a completion queue.
     pub max_cq_depth: u32,
-    /// Bytes above which read and write beat send and receive.
+    /// Size in bytes above which read and write are more efficient than send and receive.
     pub large_request_threshold: u32,
-    /// Private data of a connect, bytes (NDK-CD-6).
+    /// Maximum private data of a connect, bytes (NDK-CD-6).
     pub max_caller_data: u32,
-    /// Private data of an accept or reject, bytes (NDK-CD-6).
+    /// Maximum private data of an accept or reject, bytes (NDK-CD-6).
     pub max_callee_data: u32,
-    /// Promises.
+    /// Guaranteed features.
     pub adapter_flags: AdapterFlags,
-    /// The mechanism.
+    /// RDMA protocol.
     pub rdma_technology: RdmaTechnology,
 }
 
-/// The smallest FRMRPageCount that NDKPI allows.
+/// Smallest FRMRPageCount that NDKPI allows.
 const FRMR_PAGES_MIN: u32 = 16;
 
 impl From<&Config> for AdapterInfo {
-    /// What `config` allows, as far as it is implemented.
+    /// Returns the limits of `config`, as far as they are implemented.
     fn from(config: &Config) -> Self {
         let limits = &config.limits;
         let enhanced = if config.revision >= Revision::Two { ENHANCED_OCTETS } else { 0 };

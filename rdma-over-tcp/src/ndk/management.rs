@@ -1,4 +1,4 @@
-//! The structures of NDIS for management: capabilities, counters, connections and local endpoints of adapters.
+//! NDIS management structures: capabilities, counters, connections and local endpoints of adapters.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -6,10 +6,10 @@ use core::net::SocketAddr;
 use super::info::AdapterInfo;
 use crate::rnic::{Capabilities, Counters, Rnic};
 
-/// NDIS_MINIPORT_ADAPTER_NDK_ATTRIBUTES: told also while NDK is disabled.
+/// NDIS_MINIPORT_ADAPTER_NDK_ATTRIBUTES. Also available while NDK is disabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NdkAttributes {
-    /// Adapters can be opened.
+    /// True if adapters can be opened.
     pub enabled: bool,
     /// Limits of an adapter.
     pub capabilities: NdkCapabilities,
@@ -18,29 +18,30 @@ pub struct NdkAttributes {
 /// NDIS_NDK_CAPABILITIES.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NdkCapabilities {
-    /// Queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp_count: u32,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq_count: u32,
-    /// Memory regions.
+    /// Maximum number of memory regions.
     pub max_mr_count: u32,
-    /// Protection domains.
+    /// Maximum number of protection domains.
     pub max_pd_count: u32,
-    /// Reads served at once by all queue pairs; 0: no limit but theirs.
+    /// Maximum concurrent inbound reads of all queue pairs; 0: only the limits per queue pair apply.
     pub max_inbound_read_limit: u32,
-    /// Reads issued at once by all queue pairs; 0: no limit but theirs.
+    /// Maximum concurrent outbound reads of all queue pairs; 0: only the limits per queue pair apply.
     pub max_outbound_read_limit: u32,
-    /// Memory windows.
+    /// Maximum number of memory windows.
     pub max_mw_count: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq_count: u32,
-    /// Counters of [`NdkPerformanceCounters`] that are not kept, by their bits.
+    /// Mask of the counters of [`NdkPerformanceCounters`] that are not supported.
     pub missing_counter_mask: u64,
-    /// What an adapter offers.
+    /// Limits and features of an adapter.
     pub info: AdapterInfo,
 }
 
-/// Octets and frames of layer 2 are the link's, which carries other traffic too: bits 26 to 29.
+/// Mask of unsupported counters, bits 26 to 29. Octets and frames of layer 2 belong to the link, which also carries
+/// other traffic.
 pub const MISSING_COUNTERS: u64 = 0xf << 26;
 
 impl NdkCapabilities {
@@ -60,33 +61,33 @@ impl NdkCapabilities {
     }
 }
 
-/// NDIS_NDK_PERFORMANCE_COUNTERS, without the reserved ones, which are 0.
+/// NDIS_NDK_PERFORMANCE_COUNTERS, without the reserved counters, which are 0.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NdkPerformanceCounters {
     /// Bit 0: outbound connections established.
     pub connect: u64,
     /// Bit 1: inbound connections established.
     pub accept: u64,
-    /// Bit 2: attempts, in either direction, that failed.
+    /// Bit 2: failed connection attempts, in either direction.
     pub connect_failure: u64,
-    /// Bit 3: established connections that met an error before the consumer disconnected.
+    /// Bit 3: established connections that failed before the consumer disconnected.
     pub connection_error: u64,
-    /// Bit 4: connections established now.
+    /// Bit 4: connections currently established.
     pub active_connection: u64,
     /// Bit 25: completion queues that failed.
     pub cq_error: u64,
-    /// Bit 26: not kept ([`MISSING_COUNTERS`]).
+    /// Bit 26: not supported ([`MISSING_COUNTERS`]).
     pub rdma_in_octets: u64,
-    /// Bit 27: not kept.
+    /// Bit 27: not supported.
     pub rdma_out_octets: u64,
-    /// Bit 28: not kept.
+    /// Bit 28: not supported.
     pub rdma_in_frames: u64,
-    /// Bit 29: not kept.
+    /// Bit 29: not supported.
     pub rdma_out_frames: u64,
 }
 
 impl NdkPerformanceCounters {
-    /// Adds those of another adapter.
+    /// Adds the counters of another adapter.
     pub(super) fn add(&mut self, other: &Counters) {
         self.connect += other.connect;
         self.accept += other.accept;
@@ -100,45 +101,45 @@ impl NdkPerformanceCounters {
 /// NDIS_NDK_CONNECTION_ENTRY.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NdkConnectionEntry {
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Peer address.
     pub remote: SocketAddr,
-    /// The owner is a process; false in the odd entries, which have no owner.
+    /// True if the owner is a process; false in the odd entries, which have no owner.
     pub user_mode_owner: bool,
-    /// The owner; 0 in the odd entries.
+    /// PID of the owner; 0 in the odd entries.
     pub owner_pid: u32,
 }
 
-/// NDIS_NDK_CONNECTIONS. Each connection has two entries: at the even index its addresses as NDK knows them, and
-/// behind it those of its TCP connection (NDK-MGT-1). Count is the length of `entries`.
+/// NDIS_NDK_CONNECTIONS. Each connection has two entries: its NDK addresses at the even index, and those of its TCP
+/// connection after it (NDK-MGT-1). Count is the length of `entries`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NdkConnections {
-    /// Each NDK connection is one of TCP: true.
+    /// True: each NDK connection maps to one TCP connection.
     pub mapped_to_tcp_connections: bool,
-    /// Two a connection.
+    /// Entries, two per connection.
     pub entries: Vec<NdkConnectionEntry>,
 }
 
 /// NDIS_NDK_LOCAL_ENDPOINT_ENTRY.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NdkLocalEndpointEntry {
-    /// The address.
+    /// Local address.
     pub local: SocketAddr,
-    /// The owner is a process; false in the odd entries, which have no owner.
+    /// True if the owner is a process; false in the odd entries, which have no owner.
     pub user_mode_owner: bool,
-    /// A listener's; otherwise a shared endpoint's.
+    /// True for a listener, false for a shared endpoint.
     pub listener: bool,
-    /// The owner; 0 in the odd entries.
+    /// PID of the owner; 0 in the odd entries.
     pub owner_pid: u32,
 }
 
-/// NDIS_NDK_LOCAL_ENDPOINTS, with two entries for each, as [`NdkConnections`].
+/// NDIS_NDK_LOCAL_ENDPOINTS. Each endpoint has two entries, as in [`NdkConnections`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NdkLocalEndpoints {
-    /// Each local endpoint of NDK is one of TCP: true.
+    /// True: each NDK local endpoint maps to one TCP endpoint.
     pub mapped_to_tcp_local_endpoints: bool,
-    /// Two an endpoint.
+    /// Entries, two per endpoint.
     pub entries: Vec<NdkLocalEndpointEntry>,
 }
 

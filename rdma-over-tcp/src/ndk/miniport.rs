@@ -1,5 +1,5 @@
-//! The device as NDIS sees it: NDK is enabled or disabled there, adapters are opened by version, and queries of
-//! management are answered for all of them.
+//! Device as seen by NDIS. It enables and disables NDK, opens adapters by version, and answers management queries for
+//! all of them.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
@@ -21,7 +21,7 @@ use crate::{
 
 type Opener = Box<dyn Fn(AdapterConfig) -> Result<Adapter, NdisStatus> + Send + Sync>;
 
-/// A miniport with NDK. Several adapters may be open on it at a time; they are independent of each other.
+/// Miniport with NDK. Several adapters may be open at a time; they are independent of each other.
 pub struct Miniport {
     config: AdapterConfig,
     opener: Opener,
@@ -31,7 +31,7 @@ pub struct Miniport {
 struct State {
     is_enabled: bool,
     opened: u128,
-    /// Adapters whose handles are not all gone.
+    /// Adapters with at least one handle.
     adapters: Vec<WeakAdapter>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Miniport {
 }
 
 impl Miniport {
-    /// A miniport, enabled, whose adapters are clients of a node.
+    /// Creates an enabled miniport whose adapters are clients of a node.
     #[cfg(feature = "node")]
     pub fn on_node<C: offload_engine::engine::NodeClient>(
         node: host_stack::node::Node<C>,
@@ -54,7 +54,7 @@ impl Miniport {
         })
     }
 
-    /// A miniport, enabled, whose adapters have the kernel's TCP sockets, each with a thread of its own.
+    /// Creates an enabled miniport whose adapters use the kernel's TCP sockets. Each adapter has its own thread.
     pub fn on_sockets(sockets: SocketsConfig, config: AdapterConfig) -> Self {
         Self::with_opener(config, move |config| match open_sockets(sockets, config) {
             Ok(adapter) => Ok(adapter),
@@ -62,7 +62,7 @@ impl Miniport {
         })
     }
 
-    /// A miniport, enabled, whose adapters `opener` opens, each with the configuration that it is given.
+    /// Creates an enabled miniport. `opener` opens each adapter with the configuration passed to it.
     pub fn with_opener(
         config: AdapterConfig,
         opener: impl Fn(AdapterConfig) -> Result<Adapter, NdisStatus> + Send + Sync + 'static,
@@ -79,16 +79,15 @@ impl Miniport {
         AdapterInfo::from(&self.config)
     }
 
-    /// NDIS_MINIPORT_ADAPTER_NDK_ATTRIBUTES, enabled or not.
+    /// Returns NDIS_MINIPORT_ADAPTER_NDK_ATTRIBUTES, enabled or not.
     #[must_use]
     pub fn attributes(&self) -> NdkAttributes {
         let capabilities = NdkCapabilities::new(&self.config.capabilities, self.info());
         NdkAttributes { enabled: self.state().is_enabled, capabilities }
     }
 
-    /// OPEN_NDK_ADAPTER_HANDLER: an adapter that speaks the interface's highest minor version
-    /// ([`NDK_VERSION`]), which must be `lowest` or higher, of the same major version (NDK-VER-1). Closed by
-    /// [`Adapter::close`].
+    /// OPEN_NDK_ADAPTER_HANDLER: opens an adapter with the interface's highest minor version ([`NDK_VERSION`]). That
+    /// must be `lowest` or higher, of the same major version (NDK-VER-1). [`Adapter::close`] closes it.
     ///
     /// # Errors
     /// [`NdisStatus::BAD_VERSION`]; [`NdisStatus::ADAPTER_NOT_READY`]: NDK is disabled; [`NdisStatus::RESOURCES`].
@@ -100,7 +99,7 @@ impl Miniport {
         if !state.is_enabled {
             return Err(NdisStatus::ADAPTER_NOT_READY);
         }
-        // Each draws tokens of its own.
+        // Each adapter draws its own tokens.
         let seed = self.config.seed.wrapping_add(state.opened);
         state.opened += 1;
         let adapter = (self.opener)(AdapterConfig { seed, ..self.config.clone() })?;
@@ -109,13 +108,13 @@ impl Miniport {
         Ok(adapter)
     }
 
-    /// OID_NDK_SET_STATE. Disabled, no adapter can be opened; those that are open go on until their consumers have
-    /// closed them ([`Miniport::is_disabled`]). Never pends (NDK-MGT-2).
+    /// OID_NDK_SET_STATE. While NDK is disabled no adapter can be opened. Open adapters continue until their consumers
+    /// close them ([`Miniport::is_disabled`]). Never pends (NDK-MGT-2).
     pub fn set_state(&self, enable: bool) {
         self.state().is_enabled = enable;
     }
 
-    /// Returns whether NDK is disabled and every adapter closed: the end of a disabling.
+    /// True if NDK is disabled and every adapter is closed, that is, disabling has completed.
     #[must_use]
     pub fn is_disabled(&self) -> bool {
         let state = self.state();
@@ -132,7 +131,7 @@ impl Miniport {
         }
     }
 
-    /// OID_NDK_STATISTICS: counters of the adapters that are open.
+    /// OID_NDK_STATISTICS: returns the counters of the open adapters.
     #[must_use]
     pub fn statistics(&self) -> NdkPerformanceCounters {
         let mut sum = NdkPerformanceCounters::default();
@@ -140,7 +139,7 @@ impl Miniport {
         sum
     }
 
-    /// OID_NDK_CONNECTIONS: connections of the adapters that are open (NDK-MGT-1).
+    /// OID_NDK_CONNECTIONS: returns the connections of the open adapters (NDK-MGT-1).
     #[must_use]
     pub fn connections(&self) -> NdkConnections {
         let mut all = NdkConnections::new();
@@ -148,7 +147,7 @@ impl Miniport {
         all
     }
 
-    /// OID_NDK_LOCAL_ENDPOINTS: listeners that listen, and shared endpoints, of the adapters that are open.
+    /// OID_NDK_LOCAL_ENDPOINTS: returns listening listeners and shared endpoints of the open adapters.
     #[must_use]
     pub fn local_endpoints(&self) -> NdkLocalEndpoints {
         let mut all = NdkLocalEndpoints::new();

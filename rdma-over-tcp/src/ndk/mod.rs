@@ -1,12 +1,12 @@
-//! NDKPI: the kernel-mode RDMA interface of Windows, as a mapping of the RDMA adapter ([`rnic`](crate::rnic)).
+//! NDKPI, the kernel-mode RDMA interface of Windows, as a mapping of the RDMA adapter ([`rnic`](crate::rnic)).
 //!
-//! Consumers hold [`Adapter`], [`Pd`], [`Cq`], [`Qp`], [`Srq`], [`Mr`], [`Mw`], [`Connector`] and [`Listener`]: names
-//! of objects and a handle of the adapter ([`adapter`](crate::adapter)). This module has NDKPI's names, flags,
-//! statuses, results and argument checks; queues, memory, connections and their states are the adapter's.
+//! Consumers hold [`Adapter`], [`Pd`], [`Cq`], [`Qp`], [`Srq`], [`Mr`], [`Mw`], [`Connector`] and [`Listener`]. Each is
+//! an object id and a handle of the adapter ([`adapter`](crate::adapter)). This module defines NDKPI's names, flags,
+//! statuses, results and argument checks. Queues, memory, connections and their states belong to the adapter.
 //!
-//! Limits are those of [`AdapterInfo`] and [`Capabilities`]; time limits those of [`AdapterConfig`].
+//! Limits are those of [`AdapterInfo`] and [`Capabilities`]; timeouts are those of [`AdapterConfig`].
 //!
-//! [`blocking`] and [`asynchronous`] are for programs that would rather wait, or await, than be called back.
+//! [`blocking`] and [`asynchronous`] wait for results or await them, in place of callbacks.
 #![doc = ""]
 #![doc = include_str!("contract.md")]
 
@@ -67,22 +67,22 @@ pub use crate::{
     transport::NodeRnic as AdapterCore,
 };
 
-/// Called when an arm is satisfied: SUCCESS, or why the queue failed (NDK-CQ-2, -9).
+/// Notification callback, called when an arm is satisfied. SUCCESS, or the failure of the queue (NDK-CQ-2, -9).
 pub type Notification = Arc<dyn Fn(NtStatus) + Send + Sync>;
 
-/// Ends an asynchronous request (NDK_FN_REQUEST_COMPLETION).
+/// Completion of an asynchronous request (NDK_FN_REQUEST_COMPLETION).
 pub type RequestCompletion = Box<dyn FnOnce(NtStatus) + Send>;
 
-/// What a create has come to (NDK-ASY-1).
+/// Outcome of a create (NDK-ASY-1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Created<T> {
     /// SUCCESS: the object. The completion was dropped and is not called.
     Done(T),
-    /// PENDING: the completion follows, once, with the object or the failure. It may have been called already.
+    /// PENDING: the completion is called once, with the object or the failure. It may have been called already.
     Pending,
 }
 
-/// Called once when an established connection ended, unless by the consumer's own disconnect (NDK-DISC-4). The argument
-/// is a [`DisconnectReason`] (NDK-DISC-7).
+/// Disconnect event, called once when an established connection ends for a reason other than the consumer's own
+/// disconnect (NDK-DISC-4). The argument is a [`DisconnectReason`] (NDK-DISC-7).
 pub type DisconnectEvent = Box<dyn FnOnce(u32) + Send>;

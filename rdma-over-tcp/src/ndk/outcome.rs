@@ -1,4 +1,4 @@
-//! Results of callbacks: looked at by a thread that waits, or awaited by a task.
+//! Results of callbacks, polled by a waiting thread or awaited by a task.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
@@ -14,22 +14,22 @@ use offload_engine::sync::Mutex;
 
 use super::{DisconnectEvent, NtStatus};
 
-/// Wakers of tasks that wait for one thing.
+/// Wakers of tasks that wait for the same event.
 #[derive(Default, Debug)]
-pub(super) struct Wakers(Mutex<Waiting>);
+pub(super) struct Wakers(Mutex<WakerTable>);
 
 #[derive(Default, Debug)]
-struct Waiting {
+struct WakerTable {
     next: u64,
     wakers: Vec<(u64, Waker)>,
 }
 
 impl Wakers {
-    /// Registers the task anew, or under a new number. What it waits for is looked at afterwards, or a wake-up may be
-    /// lost.
+    /// Registers the task again, or under a new number. The caller must check its condition afterwards, or a wake-up
+    /// may be missed.
     fn register(&self, registration: &mut Option<u64>, context: &Context<'_>) {
-        let mut waiting = self.0.lock();
-        let Waiting { next, wakers } = &mut *waiting;
+        let mut table = self.0.lock();
+        let WakerTable { next, wakers } = &mut *table;
         match wakers.iter_mut().find(|(number, _)| *registration == Some(*number)) {
             Some((_, waker)) => waker.clone_from(context.waker()),
             None => {
@@ -40,13 +40,13 @@ impl Wakers {
         }
     }
 
-    fn give_up(&self, registration: Option<u64>) {
+    fn deregister(&self, registration: Option<u64>) {
         if registration.is_some() {
             self.0.lock().wakers.retain(|(number, _)| Some(*number) != registration);
         }
     }
 
-    /// Wakes all, each once. The lock is free meanwhile: a waker may run its task at once.
+    /// Wakes all tasks, each once. The lock is not held: a waker may run its task at once.
     pub(super) fn wake(&self) {
         let woken = mem::take(&mut self.0.lock().wakers);
         for (_, waker) in woken {
@@ -54,13 +54,13 @@ impl Wakers {
         }
     }
 
-    /// Registration of one task, which is not in force yet.
+    /// Returns the registration of one task, which is not active yet.
     pub(super) fn registration(self: &Arc<Self>) -> WakerRegistration {
         WakerRegistration { wakers: self.clone(), number: None }
     }
 }
 
-/// Registration of a task with the wakers, which ends when it is dropped.
+/// Registration of a task's waker, removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct WakerRegistration {
     wakers: Arc<Wakers>,
@@ -68,7 +68,7 @@ pub(super) struct WakerRegistration {
 }
 
 impl WakerRegistration {
-    /// Registers the task until the next wake-up. What it waits for is looked at afterwards.
+    /// Registers the task until the next wake-up. The caller must check its condition afterwards.
     pub(super) fn register(&mut self, context: &Context<'_>) {
         self.wakers.register(&mut self.number, context);
     }
@@ -76,20 +76,20 @@ impl WakerRegistration {
 
 impl Drop for WakerRegistration {
     fn drop(&mut self) {
-        self.wakers.give_up(self.number);
+        self.wakers.deregister(self.number);
     }
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct OutcomeState<T> {
     value: OnceLock<T>,
     wakers: Wakers,
 }
 
-/// The value that a callback gives once, and a future of it. Clones share the value; any number of tasks may await it.
+/// Value that a callback sets once, and a future of it. Clones share the value; any number of tasks may await it.
 #[derive(Debug)]
 struct Outcome<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<OutcomeState<T>>,
     registration: Option<u64>,
 }
 
@@ -101,13 +101,13 @@ impl<T> Clone for Outcome<T> {
 
 impl<T> Default for Outcome<T> {
     fn default() -> Self {
-        let shared = Shared { value: OnceLock::new(), wakers: Wakers::default() };
+        let shared = OutcomeState { value: OnceLock::new(), wakers: Wakers::default() };
         Self { shared: Arc::new(shared), registration: None }
     }
 }
 
 impl<T: Copy> Outcome<T> {
-    /// Keeps the first value.
+    /// Sets the value, unless it is set already.
     fn set(&self, value: T) {
         let _ = self.shared.value.set(value);
         self.shared.wakers.wake();
@@ -127,22 +127,22 @@ impl<T: Copy> Outcome<T> {
 
 impl<T> Drop for Outcome<T> {
     fn drop(&mut self) {
-        self.shared.wakers.give_up(self.registration);
+        self.shared.wakers.deregister(self.registration);
     }
 }
 
-/// An asynchronous call that was begun: a future of its status, which also can be looked at. To drop it does not cancel
-/// the call.
+/// Asynchronous call that was begun: a future of its status, which can also be polled. Dropping it does not cancel the
+/// call.
 #[derive(Clone, Debug)]
-#[must_use = "the call goes on, and its status is lost"]
+#[must_use = "the call continues, and its status is lost"]
 pub struct Begun(Outcome<NtStatus>);
 
 impl Begun {
-    /// Begins a call, which is given its completion.
+    /// Begins a call and passes it its completion.
     pub fn begin(call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus) -> Self {
         let outcome = Outcome::default();
         let completed = outcome.clone();
-        // NDK-ASY-1: a call that pends completes once, and another one not at all.
+        // NDK-ASY-1: a pending call completes exactly once; any other call has no completion.
         let status = call(Box::new(move |status| completed.set(status)));
         if status != NtStatus::PENDING {
             outcome.set(status);
@@ -150,12 +150,12 @@ impl Begun {
         Self(outcome)
     }
 
-    /// Begins a close or a deregistration: their completions have no status, and are SUCCESS here.
+    /// Begins a close or a deregistration. Their completions have no status, and map to SUCCESS.
     pub fn close(call: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus) -> Self {
         Self::begin(|done| call(Box::new(move || done(NtStatus::SUCCESS))))
     }
 
-    /// Its status, once there is one.
+    /// Returns the status, once available.
     #[must_use]
     pub fn status(&self) -> Option<NtStatus> {
         self.0.get()
@@ -170,20 +170,20 @@ impl Future for Begun {
     }
 }
 
-/// The end of one or more connections, by their peers or by an error: of the first that ended so. A future of the
-/// [`DisconnectReason`](super::DisconnectReason) (NDK-DISC-7), which also can be looked at.
+/// End of one or more connections by their peers or by an error. The first end counts. A future of the
+/// [`DisconnectReason`](super::DisconnectReason) (NDK-DISC-7), which can also be polled.
 #[derive(Clone, Default)]
 pub struct Ended(Outcome<u32>);
 
 impl Ended {
-    /// For another connection.
+    /// Returns the disconnect event for one more connection.
     #[must_use]
     pub fn event(&self) -> DisconnectEvent {
         let ended = self.0.clone();
         Box::new(move |reason| ended.set(reason))
     }
 
-    /// The reason, once there is an end.
+    /// Returns the reason, once a connection has ended.
     #[must_use]
     pub fn reason(&self) -> Option<u32> {
         self.0.get()

@@ -15,8 +15,8 @@ use offload_engine::{
 
 use super::{Adapter, AdapterConfig, AdapterCore, open};
 
-/// Two adapters, each on a node of its own with automatic progress, joined by a link in memory: all of an adapter but
-/// the TAP, without privileges and in one process. Dropped with its last handles, the nodes end.
+/// Two adapters, each on a node of its own with automatic progress, joined by a link in memory. It exercises all of an
+/// adapter but the TAP, without privileges and in one process. The nodes exit when the last handles are dropped.
 #[derive(Debug)]
 pub struct Pair {
     /// The adapters.
@@ -26,11 +26,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The address of each adapter. The ports are free.
+    /// Address of each adapter. All ports are free.
     pub const ADDRESSES: [IpAddr; 2] =
         [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))];
 
-    /// Starts both nodes. Their tokens are drawn from different seeds, that of `config` and the next one.
+    /// Starts both nodes. Their tokens are drawn from different seeds: that of `config` and the next one.
     ///
     /// # Errors
     /// As [`open`].

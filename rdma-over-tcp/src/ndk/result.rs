@@ -1,4 +1,4 @@
-//! Completions as NDKPI has them, and reasons of disconnects.
+//! NDKPI completions and disconnect reasons.
 
 use core::fmt;
 
@@ -11,44 +11,44 @@ use crate::{
     },
 };
 
-/// NDK_RESULT: a completion.
+/// NDK_RESULT: completion of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NdkResult {
-    /// Outcome of the request.
+    /// Status of the request.
     pub status: NtStatus,
-    /// Bytes received; meaningful for receives only (NDK-RES-1).
+    /// Bytes received; valid for receives only (NDK-RES-1).
     pub bytes_transferred: u32,
-    /// The context given when the queue pair was created (NDK-RES-4).
+    /// Context passed to the creation of the queue pair (NDK-RES-4).
     pub qp_context: u64,
-    /// The context given with the request.
+    /// Context passed with the request.
     pub request_context: u64,
 }
 
-/// NDK_RESULT_EX: a completion with its type.
+/// NDK_RESULT_EX: completion of a request, with its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NdkResultEx {
-    /// Outcome of the request.
+    /// Status of the request.
     pub status: NtStatus,
-    /// Bytes received; meaningful for receives only (NDK-RES-1).
+    /// Bytes received; valid for receives only (NDK-RES-1).
     pub bytes_transferred: u32,
-    /// The context given when the queue pair was created (NDK-RES-4).
+    /// Context passed to the creation of the queue pair (NDK-RES-4).
     pub qp_context: u64,
-    /// The context given with the request.
+    /// Context passed with the request.
     pub request_context: u64,
     /// Type of the request.
     pub operation: OperationType,
-    /// On failure the Terminate's layer, type and code as `0xLTCC`, [`ErrorNumber::ZERO_CODE`] for 0/0/00; or 0: the
-    /// error has no number (NDK-RES-3).
+    /// Error code (NDK-RES-3): on failure, the Terminate's layer, type and code as `0xLTCC`. [`ErrorNumber::ZERO_CODE`]
+    /// encodes 0/0/00; 0: the error has no number.
     pub provider_error_code: u32,
-    /// For [`OperationType::ReceiveAndInvalidate`]: the token that was invalidated (NDK-RES-2).
+    /// Invalidated token of [`OperationType::ReceiveAndInvalidate`] (NDK-RES-2).
     pub invalidated_token: u32,
-    /// For [`OperationType::ReceiveImmediate`]: the immediate data (no part of NDKPI).
+    /// Immediate data of [`OperationType::ReceiveImmediate`] (not part of NDKPI).
     pub immediate: [u8; 8],
 }
 
 impl NdkResultEx {
-    /// The error that has failed the request, with the side that found it: this side what is wrong with a receive, and
-    /// the peer, which says so in a Terminate, what is wrong with a request.
+    /// Returns the error that failed the request, with the side that detected it. This side detects errors of receives.
+    /// The peer detects errors of requests and reports them in a Terminate.
     #[must_use]
     pub fn error(&self) -> Option<EndReason> {
         let number = ErrorNumber::from_code(self.provider_error_code);
@@ -99,46 +99,51 @@ impl Default for NdkResultEx {
     }
 }
 
-/// The reason that a disconnect event gives (NDK-DISC-7): 0 if none is known, else layer, type and code of an error as
-/// `0xLTCC`. The bits above give the side that found it: 0 for this side, 3 for the peer, in a Terminate
-/// ([`DisconnectReason::terminated`]); 8 for this side too, where the number alone has another meaning
-/// ([`DisconnectReason::LOCAL`]); the others are the constants.
+/// Reason passed to a disconnect event (NDK-DISC-7).
+///
+/// 0 if no reason is known, otherwise layer, type and code of an error as `0xLTCC`. The bits above encode the side that
+/// detected it:
+/// - 0: this side.
+/// - 3: the peer, in a Terminate ([`DisconnectReason::terminated`]).
+/// - 8: this side, if the number alone has another meaning ([`DisconnectReason::LOCAL`]).
+///
+/// The other values are the constants below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DisconnectReason(pub u32);
 
-/// Above the 16 bits of a number: reported by the peer.
+/// Prefix above the 16 bits of a number: reported by the peer.
 const PEER: u32 = 3;
-/// Above the 16 bits of a number: found by this side, though the number alone means something else.
+/// Prefix above the 16 bits of a number: detected by this side, if the number alone has another meaning.
 const OWN: u32 = 8;
 
 impl DisconnectReason {
-    /// The peer's FIN came within an FPDU.
+    /// The peer's FIN arrived within an FPDU.
     pub const WITHIN_FPDU: Self = Self(0x1_2001);
-    /// The peer's FIN came between two FPDUs of a message, before its last segment.
+    /// The peer's FIN arrived between two FPDUs of a message, before its last segment.
     pub const WITHIN_MESSAGE: Self = Self(0x2_2001);
 
-    /// The connection was lost on this side, or not established, for another reason than those below.
+    /// The connection was lost on this side, or not established, for a reason not listed below.
     pub const LOST: Self = Self(WireError::MpaConnectionLost.number().code());
-    /// The peer has reset the connection.
+    /// The peer reset the connection.
     pub const RESET: Self = Self(0x4_2001);
-    /// The peer does not answer.
+    /// The peer does not respond.
     pub const NO_ANSWER: Self = Self(0x5_2001);
-    /// The device is gone.
+    /// The device was lost.
     pub const DEVICE_LOST: Self = Self(0x6_2001);
-    /// A completion queue has overrun.
+    /// A completion queue overran.
     pub const CQ_OVERRUN: Self = Self(0x7_0000);
-    /// RDMAP failed on this side (0/0/00), for example at a request whose memory may not be used that way.
+    /// RDMAP failed on this side (0/0/00), for example because the request's memory does not permit the access.
     pub const LOCAL: Self = Self(OWN << 16);
     /// The peer's Terminate has no error number.
     pub const TERMINATED_UNNUMBERED: Self = Self(0x9_0000);
 
-    /// The peer has said this number in a Terminate.
+    /// Returns the reason for a Terminate of the peer with this number.
     #[must_use]
     pub const fn terminated(number: ErrorNumber) -> Self {
         Self(PEER << 16 | number.code())
     }
 
-    /// The value of a reason. `None`: the peer has closed in order.
+    /// Returns the value of a reason. `None`: the peer closed in order.
     #[must_use]
     pub const fn new(reason: Option<EndReason>) -> Self {
         match reason {
@@ -159,7 +164,7 @@ impl DisconnectReason {
         }
     }
 
-    /// The reason of a value; `None`: no reason is known.
+    /// Returns the reason of a value; `None`: no reason is known.
     #[must_use]
     pub const fn end_reason(self) -> Option<EndReason> {
         let number = self.number();
@@ -178,7 +183,7 @@ impl DisconnectReason {
         })
     }
 
-    /// The reason for which a connection was not established: 0 for a rejection only, which is no error.
+    /// Returns the reason why a connection was not established. 0 only for a rejection, which is not an error.
     #[must_use]
     pub fn of_attempt(cause: &ConnectCause) -> Self {
         let lost = EndReason::Lost(Loss::Other);
@@ -193,7 +198,7 @@ impl DisconnectReason {
         })
     }
 
-    /// Layer, type and code.
+    /// Returns layer, type and code.
     #[must_use]
     pub const fn number(self) -> ErrorNumber {
         ErrorNumber::from_code(self.0)
@@ -290,7 +295,7 @@ mod tests {
         rnic::ConnectError,
     };
 
-    // NDK-DISC-7: each reason has its own value and text, which names the side that found the error.
+    // NDK-DISC-7: each reason has its own value and text, which names the side that detected the error.
     #[test]
     fn reasons_of_disconnects() {
         let stag = WireError::TaggedInvalidStag.number();
@@ -355,7 +360,7 @@ mod tests {
         }
     }
 
-    /// The kind of a reason. A new one does not compile here, and has to occur in [`reasons`].
+    /// Index of a reason's kind. A new kind does not compile here, and must be added to [`reasons`].
     const fn kind(reason: EndReason) -> usize {
         match reason {
             EndReason::Found(_) => 0,
@@ -372,7 +377,7 @@ mod tests {
     }
     const KINDS: usize = 10;
 
-    /// Every reason, with every number that a Terminate can have.
+    /// Returns every reason, with every number that a Terminate can encode.
     fn reasons() -> Vec<EndReason> {
         let numbers = || (0..=0xffff).map(ErrorNumber::from_code);
         let mut all: Vec<EndReason> = numbers().map(EndReason::Found).collect();
@@ -384,7 +389,7 @@ mod tests {
         all
     }
 
-    // NDK-DISC-7: 0 means that no reason is known, and nothing else does.
+    // NDK-DISC-7: 0 means that no reason is known, and no other value does.
     #[test]
     fn each_reason_has_its_own_nonzero_value_and_text() {
         let all = reasons();
@@ -403,7 +408,7 @@ mod tests {
         assert_eq!((values.len(), texts.len()), (all.len() + 1, all.len() + 1));
     }
 
-    // NDK-RES-3: the same for completions, whose type gives the side.
+    // NDK-RES-3: the same for completions, whose type determines the side.
     #[test]
     fn each_error_of_a_completion_is_nonzero_and_is_found_again() {
         use OperationType::{Receive, ReceiveAndInvalidate, ReceiveImmediate, Send, Write};
@@ -423,7 +428,7 @@ mod tests {
         assert_eq!(NdkResultEx::default().error(), None);
     }
 
-    // A connection that was not established has not ended in order.
+    // A connection that was not established has not closed in order.
     #[test]
     fn failed_attempts_have_a_reason_unless_rejected() {
         let limit = core::time::Duration::from_secs(1);

@@ -1,10 +1,10 @@
-//! NTSTATUS values of NDKPI, numerically equal to Windows', so that traces and tests compare.
+//! NTSTATUS values of NDKPI, numerically equal to those of Windows, so that traces and tests can be compared.
 
 use core::fmt;
 
 use crate::rnic::{ConnectError, CqFailure, VerbError, WcStatus};
 
-/// An NTSTATUS.
+/// NTSTATUS value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct NtStatus(pub u32);
@@ -14,7 +14,7 @@ macro_rules! statuses {
         impl NtStatus {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// The name without its `STATUS_` prefix, if the value is one of ours.
+            /// Returns the name without its `STATUS_` prefix, if the value is in the table.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -23,36 +23,36 @@ macro_rules! statuses {
                 }
             }
 
-            /// Every status of the table, in numerical order.
+            /// All statuses of the table, in numerical order.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
         }
     };
 }
 
 statuses! {
-    /// Done.
+    /// Success.
     SUCCESS = 0x0000_0000;
     /// Accepted: exactly one completion callback follows (NDK-ASY-1).
     PENDING = 0x0000_0103;
-    /// CQ overrun; receive shorter than the incoming send (NDK-ERR-5).
+    /// The CQ overran, or the receive is shorter than the incoming send (NDK-ERR-5).
     BUFFER_OVERFLOW = 0x8000_0005;
-    /// A posted queue is at its depth.
+    /// The queue is at its depth.
     NO_MORE_ENTRIES = 0x8000_001A;
-    /// A region has windows bound to it.
+    /// Windows are bound to the region.
     DEVICE_BUSY = 0x8000_0011;
-    /// A scatter/gather entry or the peer's memory may not be used that way.
+    /// A scatter/gather entry or the peer's memory does not permit the access.
     ACCESS_VIOLATION = 0xC000_0005;
-    /// No object has this handle: it is stale, or of another type. Of the C interface, whose handles are pointers.
+    /// No object has this handle: it is stale, or of another type. Used by the C interface, whose handles are pointers.
     INVALID_HANDLE = 0xC000_0008;
-    /// An argument outside its range.
+    /// An argument is out of range.
     INVALID_PARAMETER = 0xC000_000D;
-    /// A request that makes no sense in this state, such as the invalidation of an invalid token.
+    /// The request is not valid in this state, for example the invalidation of an invalid token.
     INVALID_DEVICE_REQUEST = 0xC000_0010;
-    /// The output buffer is too small; the size needed is returned.
+    /// The output buffer is too small; the required size is returned.
     BUFFER_TOO_SMALL = 0xC000_0023;
-    /// Both moderation parameters out of range.
+    /// Both moderation parameters are out of range.
     INVALID_PARAMETER_MIX = 0xC000_0030;
-    /// More scatter/gather entries or bytes than the queue pair takes.
+    /// More scatter/gather entries or bytes than the queue pair supports.
     DATA_OVERRUN = 0xC000_003C;
     /// Remote operation error (InfiniBand providers).
     DATA_ERROR = 0xC000_003E;
@@ -60,13 +60,13 @@ statuses! {
     SHARING_VIOLATION = 0xC000_0043;
     /// Out of memory, or an object table is full.
     INSUFFICIENT_RESOURCES = 0xC000_009A;
-    /// The peer does not answer.
+    /// The peer does not respond.
     IO_TIMEOUT = 0xC000_00B5;
-    /// Not offered.
+    /// Not supported.
     NOT_SUPPORTED = 0xC000_00BB;
-    /// The object is not in the state that the call needs.
+    /// The object is not in the state that the call requires.
     INVALID_DEVICE_STATE = 0xC000_0184;
-    /// The queue pair broke while the request was processed.
+    /// The queue pair failed while the request was processed.
     INTERNAL_ERROR = 0xC000_00E5;
     /// Flushed.
     CANCELLED = 0xC000_0120;
@@ -74,34 +74,34 @@ statuses! {
     REMOTE_RESOURCES = 0xC000_013D;
     /// Not an address of this adapter.
     INVALID_ADDRESS = 0xC000_0141;
-    /// Private data longer than the limit (NDK-CD-5).
+    /// Private data exceeds the limit (NDK-CD-5).
     INVALID_BUFFER_SIZE = 0xC000_0206;
-    /// No ephemeral port is left (NDK-EP-4).
+    /// No ephemeral port is available (NDK-EP-4).
     TOO_MANY_ADDRESSES = 0xC000_0209;
-    /// The 4-tuple exists.
+    /// The 4-tuple is in use.
     ADDRESS_ALREADY_EXISTS = 0xC000_020A;
-    /// No listener, or the peer rejected.
+    /// No listener, or the peer rejected the connection.
     CONNECTION_REFUSED = 0xC000_0236;
-    /// The connector or listener has an address already.
+    /// The connector or listener already has an address.
     ADDRESS_ALREADY_ASSOCIATED = 0xC000_0238;
     /// Not connected (NDK-CON-11).
     CONNECTION_INVALID = 0xC000_023A;
-    /// The queue pair is connected already (NDK-CON-7).
+    /// The queue pair is already connected (NDK-CON-7).
     CONNECTION_ACTIVE = 0xC000_023B;
     /// No route to the address.
     NETWORK_UNREACHABLE = 0xC000_023C;
-    /// The next hop does not answer.
+    /// The next hop does not respond.
     HOST_UNREACHABLE = 0xC000_023D;
-    /// The other side gave up.
+    /// The peer aborted.
     CONNECTION_ABORTED = 0xC000_0241;
-    /// The adapter is gone.
+    /// The device was removed.
     DEVICE_REMOVED = 0xC000_02B6;
-    /// More pages than a region can have.
+    /// More pages than a region can hold.
     IMPLEMENTATION_LIMIT = 0xC000_042B;
 }
 
 impl NtStatus {
-    /// Returns whether the severity is success or informational (NT_SUCCESS).
+    /// True if the severity is success or informational (NT_SUCCESS).
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 >> 30 < 2

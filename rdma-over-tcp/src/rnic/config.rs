@@ -1,25 +1,24 @@
-//! Policies and time limits of an adapter, limits of its listeners.
+//! Policies and time limits of an adapter, and limits of its listeners.
 
 use offload_engine::{state::KeepAlive, time::Duration};
 
 use crate::mpa::startup::{INITIATOR_TIME_LIMIT, RESPONDER_TIME_LIMIT, Revision, RtrSet};
 
-/// Size of FPDUs.
+/// FPDU size policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FpduSize {
-    /// By the EMSS: no FPDU crosses a segment, and every segment begins with one (RFC 5044 §5.1). Needed by
-    /// peers such as siw, which fail when pad and CRC are split over segments.
+    /// Bounded by the EMSS: no FPDU crosses a segment, and every segment begins with an FPDU (RFC 5044 §5.1). Required
+    /// by peers such as siw, which fail if pad and CRC are split over segments.
     Emss,
-    /// As large as MPA and the link's super-segment allow: fewer headers and CRCs where super-segments
-    /// flow.
+    /// As large as MPA and the link's GSO packet allow: fewer headers and CRCs where GSO packets are used.
     Max,
-    /// As [`FpduSize::Max`] where the path carries super-segments, but pad and CRC are never split over the segments
-    /// that it is cut into; as [`FpduSize::Emss`] elsewhere, and for peers that demand markers.
+    /// As [`FpduSize::Max`] where the path carries GSO packets, but pad and CRC are never split over segments. As
+    /// [`FpduSize::Emss`] otherwise, and for peers that require markers.
     #[default]
     Auto,
 }
 
-/// Limits of requests and connections; inclusive.
+/// Limits of requests and connections, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes of the largest region.
@@ -36,9 +35,9 @@ pub struct Limits {
     pub transfer_bytes_max: u32,
     /// Bytes of inline data of a Send or Write.
     pub inline_bytes_max: u32,
-    /// Reads and atomics that a queue pair serves at once (IRD).
+    /// Reads and atomics that a queue pair serves at the same time (IRD).
     pub ird_max: u32,
-    /// Reads and atomics that a queue pair has outstanding at once (ORD).
+    /// Reads and atomics that a queue pair has outstanding at the same time (ORD).
     pub ord_max: u32,
     /// Receives posted to a queue pair.
     pub receive_depth_max: u32,
@@ -48,8 +47,8 @@ pub struct Limits {
     pub send_depth_max: u32,
     /// Entries of a completion queue.
     pub cq_depth_max: u32,
-    /// Bytes of private data in either direction, up to 512 (RFC 5044 §7.1.1). In the enhanced form no more than 508
-    /// are possible, the default.
+    /// Bytes of private data in either direction, up to 512 (RFC 5044 §7.1.1). The enhanced form allows at most 508,
+    /// the default.
     pub private_data_max: u32,
 }
 
@@ -74,7 +73,7 @@ impl Default for Limits {
     }
 }
 
-/// Objects of each kind, at most.
+/// Maximum number of objects of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Protection domains.
@@ -91,7 +90,7 @@ pub struct Capabilities {
     pub max_qp_count: u32,
     /// Shared receive queues.
     pub max_srq_count: u32,
-    /// Connectors; each incoming request takes one.
+    /// Connectors; each incoming request uses one.
     pub max_connector_count: u32,
     /// Listeners.
     pub max_listener_count: u32,
@@ -116,36 +115,36 @@ impl Default for Capabilities {
     }
 }
 
-/// Idle time of a connection before it is probed, unless something else is asked for: with the two below, an idle
-/// connection ends a minute after the peer's last segment.
+/// Default idle time of a connection before it is probed. With the two constants below, an idle connection ends one
+/// minute after the peer's last segment.
 pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(15);
-/// Time between these probes.
+/// Default time between keep-alive probes.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Count of these probes.
+/// Default number of keep-alive probes.
 pub const KEEP_ALIVE_PROBES: u8 = 3;
 
-/// The thread of an adapter's callbacks. In either case they are called one at a time, in order, and with no lock of
+/// Thread of the adapter's callbacks. With either variant they are called one at a time, in order, and with no lock of
 /// the adapter held.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum CallbackThread {
-    /// The adapter's: the engine's thread of a node with automatic progress, the thread of kernel sockets. Never a
-    /// thread within a call of the consumer, who may hold a lock there that the callback takes. With manual progress
-    /// the adapter has no thread: callbacks are called by the thread that polls or waits, within that. So are they
-    /// behind the loss of the device, when no thread of the adapter is left.
+    /// Thread of the adapter: the engine thread of a node with automatic progress, or the thread of kernel sockets. It
+    /// is never a thread within a consumer's call, because the consumer may hold a lock that the callback takes. With
+    /// manual progress the adapter has no thread: the thread that polls or waits calls the callbacks. The same holds
+    /// after the loss of the device, when no thread of the adapter is left.
     #[default]
     Own,
-    /// Whoever comes first: also the thread of any call, before the call returns. That saves a change of threads, and
-    /// is for consumers that hold no lock in their calls which their callbacks take.
+    /// First available thread: also the thread of any call, before the call returns. This saves a thread switch. It is
+    /// for consumers that hold no lock during a call which their callbacks take.
     Caller,
 }
 
-/// Requests and closes that could end at once end later, some of them: for tests of consumers, which see then what an
-/// adapter may do whose hardware takes its time (NDK-ASY-1, -2).
+/// Delayed completion of some requests and closes that could complete at once. For tests of consumers: it shows the
+/// behavior allowed to slow hardware (NDK-ASY-1, -2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deferral {
-    /// Draws the requests that pend, and the times. The same seed and the same calls give the same order.
+    /// Seed that selects the deferred requests and their delays. The same seed and the same calls give the same order.
     pub seed: u64,
-    /// The longest time that one pends.
+    /// Longest delay of a request.
     pub delay_max: Duration,
 }
 
@@ -156,66 +155,68 @@ pub struct Config {
     pub limits: Limits,
     /// Table sizes.
     pub capabilities: Capabilities,
-    /// Seed of the tokens.
+    /// Seed of the generator of tokens.
     pub seed: u128,
     /// Size of FPDUs.
     pub fpdu_size: FpduSize,
-    /// Ask for CRCs. A peer's wish turns them on anyway.
+    /// True if CRCs are requested. CRCs are also used if the peer requests them.
     pub crc: bool,
-    /// Ask the peer for markers.
+    /// True if markers are requested from the peer.
     pub markers: bool,
-    /// Revision of the Request. One for peers that know no other: then there is no RTR, read limits are not
+    /// Revision of the Request. Revision 1 is for peers that support no other: there is no RTR, read limits are not
     /// negotiated, and the active consumer has to send first (NDK-CON-9).
     pub revision: Revision,
-    /// RTR messages that this side sends and understands (RFC 6581 §9.2); none: the client-server model.
+    /// RTR messages that this end sends and accepts (RFC 6581 §9.2); none selects the client-server model.
     pub rtr: RtrSet,
-    /// TCP handshake of a connect.
+    /// Time limit of the TCP handshake of a connect.
     pub connect_timeout: Duration,
-    /// From the Request to the Reply, at the active side (RFC 5044 §7.1.2).
+    /// Time limit from the Request to the Reply at the active end (RFC 5044 §7.1.2).
     pub reply_timeout: Duration,
-    /// From the connection to the Request, at the passive side.
+    /// Time limit from the established connection to the Request at the passive end.
     pub request_timeout: Duration,
-    /// From the Request to the consumer's answer, at the passive side; then the peer is refused. From the Reply to the
-    /// peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
+    /// Time limit from the Request to the consumer's answer at the passive end; on expiry the connection is rejected.
+    /// Also from the Reply to the peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
     pub accept_timeout: Duration,
-    /// From a disconnect to the acknowledgement of its FIN.
+    /// Time limit from a disconnect to the acknowledgement of its FIN.
     pub disconnect_timeout: Duration,
-    /// How long an end waits for a side that does nothing for it. A disconnect with requests outstanding: silence of
-    /// the peer, which acknowledges no more of them, until the reset. A peer that has closed behind a message without
-    /// a receive ([`Config::receive_wait`]): until the disconnect event, which comes behind that message otherwise.
+    /// Time limit of a close that makes no progress. After a disconnect with requests outstanding: time without new
+    /// acknowledgements from the peer, until the reset. After the peer has closed following a message without a receive
+    /// ([`Config::receive_wait`]): time until the disconnect event, which otherwise follows that message.
     pub end_wait: Duration,
-    /// Behind a Terminate: silence of the peer, which neither acknowledges more of what was sent nor closes, until the
-    /// reset. Behind a Reply that rejects: until the reset, if the peer does not close.
+    /// After a Terminate: time in which the peer neither acknowledges more data nor closes, until the reset. After a
+    /// Reply that rejects: time until the reset if the peer does not close.
     pub terminate_timeout: Duration,
-    /// Time that a message waits until a receive is posted for it, while TCP's window holds back what follows; zero: it
-    /// ends the connection at once (RFC 5041 §7.2). For programs that count on InfiniBand's receiver-not-ready retries.
+    /// Time that a message waits for a receive to be posted, while TCP's window holds back the data that follows. Zero:
+    /// the message ends the connection at once (RFC 5041 §7.2). For programs that depend on InfiniBand's
+    /// receiver-not-ready retries.
     pub receive_wait: Duration,
-    /// Copies the payload of Sends and Writes of any size where CRCs are in use: for consumers that may change memory
-    /// while a request reads it. Otherwise payload above 16 KiB is read twice, for the CRC and to be sent; if it
-    /// changes in between, the peer finds a CRC error and ends the connection.
+    /// True if the payload of Sends and Writes of any size is copied where CRCs are in use. For consumers that may
+    /// change memory while a request reads it. Otherwise payload above 16 KiB is read twice: for the CRC and for
+    /// transmission. If it changes in between, the peer detects a CRC error and ends the connection.
     pub copies_payload: bool,
-    /// Atomics and immediate data (RFC 7306), for queue pairs that are not told otherwise. MPA cannot negotiate them,
-    /// so it is for those who know that their peers can: a peer that cannot ends the connection by a Terminate.
-    /// Without it posts are refused, and so is what a peer sends, as an unexpected opcode.
+    /// True if queue pairs support atomics and immediate data (RFC 7306) by default. MPA cannot negotiate them, so the
+    /// peers must be known to support them: a peer that does not support them ends the connection with a Terminate. If
+    /// false, such posts are refused, and such messages of the peer are refused as an unexpected opcode.
     pub rfc7306: bool,
-    /// From the first FPDU of an initiator to a zero-length Write, if nothing has come from the peer. As long as
-    /// nothing comes five more follow, each behind twice the time of the one before. Linux siw overlooks FPDUs that
-    /// arrive while it accepts, until the next one does.
+    /// Time from an initiator's first FPDU to a zero-length Write, if no data has arrived from the peer. If no data
+    /// arrives, five more follow, each after twice the previous interval. Workaround for Linux siw, which does not
+    /// process FPDUs that arrive during its accept until the next FPDU arrives.
     pub nudge_timeout: Duration,
-    /// With revision 2: connect once more, with revision 1, if the peer has closed or reset the connection instead of
-    /// sending a Reply, or its Reply has no enhanced data (MPE-10-3). IRD and ORD are not agreed on then, and no RTR is
-    /// sent.
+    /// True if a connect with revision 2 is retried once with revision 1. The retry follows if the peer closes or
+    /// resets the connection instead of sending a Reply, or if its Reply has no enhanced data (MPE-10-3). IRD and ORD
+    /// are not negotiated in that case, and no RTR is sent.
     pub retry_plain: bool,
-    /// Probes of idle connections: how a peer that died without a word is found out. `None`: none.
+    /// Keep-alive probes of idle connections, which detect a peer that failed silently; `None`: disabled.
     pub keep_alive: Option<KeepAlive>,
-    /// Refuse a local address that a listener or a connection has, also one that it has accepted (NDK-EP-2). Otherwise
-    /// the transport decides: TCP lets a listener take the address of another one's connections.
+    /// True if a local address in use by a listener or a connection, accepted ones included, is refused (NDK-EP-2).
+    /// Otherwise the transport decides: TCP allows a listener on the address of another listener's connections.
     pub exclusive_endpoints: bool,
-    /// Flush when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI says no.
+    /// True if the queue pair is flushed when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI does not
+    /// flush.
     pub flush_on_peer_close: bool,
-    /// The thread of callbacks.
+    /// Thread of the callbacks.
     pub callbacks: CallbackThread,
-    /// Has some requests pend that need not ([`Deferral`]); `None`: each ends as soon as it can.
+    /// Deferred completion of some requests ([`Deferral`]); `None`: each request completes as soon as possible.
     pub deferral: Option<Deferral>,
 }
 
@@ -255,24 +256,24 @@ impl Default for Config {
     }
 }
 
-/// Limits of a listener (NDK-EP-9: the provider's choice).
+/// Limits of a listener (NDK-EP-9: chosen by the provider).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenerConfig {
-    /// Connections in their TCP handshake at once; the host stack takes at least 1 and at most 1,024.
+    /// Connections in their TCP handshake at the same time; the host stack supports 1 to 1,024.
     pub backlog: usize,
-    /// Connections whose handshake is done and whose MPA Request is not complete, at least 1. A new one displaces the
-    /// oldest, which is reset and counted (`Counters::requests_displaced`).
+    /// Connections whose handshake is done and whose MPA Request is not complete, at least 1. A new connection
+    /// displaces the oldest, which is reset and counted (`Counters::requests_displaced`).
     pub requests_max: usize,
-    /// Those of one peer address, at least 1: a new one displaces that peer's oldest. By default half of all, so that
-    /// one peer may open some hundred connections at once and leaves the others room.
+    /// The same limit for one peer address, at least 1: a new connection displaces the oldest of that peer. By default
+    /// half of the total, so that one peer may open several hundred connections at once and leave room for other peers.
     pub requests_per_peer_max: usize,
-    /// True if a listener on `[::]` accepts IPv6 connections only, as with IPV6_V6ONLY; another may listen on `0.0.0.0`
-    /// and the same port then. Without effect on any other address.
+    /// True if a listener on `[::]` accepts IPv6 connections only, as with IPV6_V6ONLY. Another listener may then use
+    /// `0.0.0.0` and the same port. Without effect on any other address.
     pub v6_only: bool,
 }
 
 impl ListenerConfig {
-    /// A backlog of so many connections, for handshakes and for each peer's Requests.
+    /// Returns limits with this backlog for handshakes and for the Requests of each peer.
     pub fn with_backlog(backlog: usize) -> Self {
         Self { backlog, requests_per_peer_max: backlog, ..Self::default() }
     }

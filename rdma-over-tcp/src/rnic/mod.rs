@@ -1,7 +1,7 @@
 //! The RDMA adapter: RFC 5040 and RFC 5041 with the objects of the RDMA Protocol Verbs draft
-//! (draft-hilland-rddp-verbs), in words of its own that every interface maps.
+//! (draft-hilland-rddp-verbs). Its terms are neutral; every interface maps them.
 //!
-//! The modules, from the bottom up; each uses only those before it:
+//! Modules, bottom up. Each module uses only the modules above it in this table:
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,28 +16,29 @@
 //! | `rnic` | [`Rnic`]: objects, streams, timers, and the calls of the transport |
 //! | `calls/` | the calls of consumers |
 //!
-//! [`Rnic`] is a passive state machine. Calls of the transport and of consumers go in; lists of FPDUs, commands to the
-//! transport and callbacks come out. It has no thread and no clock; STags are drawn from a seeded generator.
+//! [`Rnic`] is a passive state machine. Its inputs are calls of the transport and of consumers; its outputs are lists
+//! of FPDUs, commands to the transport, and callbacks. It has no thread and no clock. STags are drawn from a seeded
+//! generator.
 //!
 //! ```text
 //! post -> send queue -> (room in the transport) -> FPDUs in lists -> transport
 //! transport -> FPDUs -> registered memory, completion queue -> callback, outside of any lock
 //! ```
 //!
-//! Two interfaces are all that it knows: the trait `transport::LlpStream` below MPA, and above it the methods of
-//! [`Rnic`] that an interface such as [`ndk`](crate::ndk) maps. Limits are those of [`Limits`], [`Capabilities`] and
-//! [`Config`].
+//! The core depends on two interfaces only. Below MPA it is the trait `transport::LlpStream`; above it are the methods
+//! of [`Rnic`] that an interface such as [`ndk`](crate::ndk) maps. The limits are defined by [`Limits`],
+//! [`Capabilities`] and [`Config`].
 //!
 //! # For interfaces
 //!
-//! [`adapter`](crate::adapter) opens an [`Adapter`](crate::adapter::Adapter): each call of [`Rnic`] is
-//! made within [`Adapter::with`](crate::adapter::Adapter::with), each post within
-//! [`Adapter::post`](crate::adapter::Adapter::post). Objects have names ([`PdId`], [`CqId`], ...), which any number of
-//! handles may hold; a name of an object that is gone is refused. Objects live until they are closed.
+//! [`adapter`](crate::adapter) opens an [`Adapter`](crate::adapter::Adapter). Each call of [`Rnic`] is made within
+//! [`Adapter::with`](crate::adapter::Adapter::with), each post within [`Adapter::post`](crate::adapter::Adapter::post).
+//! Objects have identifiers ([`PdId`], [`CqId`], ...), which any number of handles may share. A stale identifier is
+//! refused. Objects exist until they are closed.
 //!
-//! Nothing waits. A call that cannot be answered at once takes a callback, which is called exactly once if the call was
-//! begun and never if it was refused. Callbacks are called when no lock is held, one at a time and in order, by whoever
-//! drives the adapter; they may call the adapter.
+//! No call blocks. A call that cannot complete at once takes a callback. The callback is called exactly once if the
+//! call was started, and never if it was refused. Callbacks run one at a time and in order on the thread that drives
+//! the adapter, with no lock held. They may call the adapter.
 
 #![forbid(unsafe_code)]
 

@@ -7,43 +7,43 @@ use offload_engine::time::Instant;
 use super::connection::read_limit::ReadLimit;
 use crate::mpa::startup::Negotiated;
 
-/// Counters of an adapter. Octets and frames of layer 2 are counted by the link.
+/// Counters of an adapter. The link counts layer 2 octets and frames.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Outbound connections established.
     pub connect: u64,
     /// Inbound connections established.
     pub accept: u64,
-    /// Attempts, in either direction, that failed.
+    /// Connection attempts in either direction that failed.
     pub connect_failure: u64,
-    /// Connections of listeners that were reset before their MPA Request was complete, because others came
+    /// Connections of listeners that newer connections displaced: reset before their MPA Request was complete
     /// ([`ListenerConfig`](super::ListenerConfig)).
     pub requests_displaced: u64,
-    /// Zero-length Writes sent because nothing came from the peer behind start-up
+    /// Zero-length Writes sent because no data arrived from the peer after start-up
     /// ([`Config::nudge_timeout`](super::Config::nudge_timeout)).
     pub nudges: u64,
-    /// Established connections that met an error before the consumer disconnected.
+    /// Established connections that ended without a disconnect of the consumer.
     pub connection_error: u64,
-    /// Connections established now.
+    /// Connections currently established.
     pub active_connection: u64,
     /// Completion queues that failed.
     pub cq_error: u64,
     /// FPDU bytes received and accepted, markers included.
     pub fpdu_in_octets: u64,
-    /// FPDU bytes handed to TCP, markers included.
+    /// FPDU bytes passed to TCP, markers included.
     pub fpdu_out_octets: u64,
     /// FPDUs received and accepted.
     pub fpdu_in: u64,
-    /// FPDUs handed to TCP.
+    /// FPDUs passed to TCP.
     pub fpdu_out: u64,
 }
 
 /// Statistics of one queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct QpStats {
-    /// Sends begun on the wire.
+    /// Sends started on the wire.
     pub sends: u64,
-    /// Writes begun on the wire.
+    /// Writes started on the wire.
     pub writes: u64,
     /// Read requests sent.
     pub reads: u64,
@@ -53,21 +53,21 @@ pub struct QpStats {
     pub immediates: u64,
     /// Sends and immediate data received in full.
     pub receives: u64,
-    /// FPDUs of peers' writes placed.
+    /// FPDUs of the peer's Writes placed.
     pub write_segments_placed: u64,
     /// Read requests answered.
     pub read_responses: u64,
-    /// Atomic Requests carried out and answered.
+    /// Atomic Requests executed and answered.
     pub atomic_responses: u64,
-    /// FPDUs handed to TCP.
+    /// FPDUs passed to TCP.
     pub fpdu_out: u64,
     /// FPDUs received.
     pub fpdu_in: u64,
-    /// Net buffer lists handed to TCP: below `fpdu_out` when small requests were packed.
+    /// Net buffer lists passed to TCP: fewer than `fpdu_out` if small requests were packed.
     pub lists_out: u64,
-    /// Payload bytes copied aside so that a request could complete at once.
+    /// Payload bytes copied so that requests could complete at once.
     pub copied_aside_bytes: u64,
-    /// Times the unacknowledged tail of large messages was copied aside so that they could complete.
+    /// Times the unacknowledged tail of large messages was copied so that they could complete.
     pub tails_copied: u64,
     /// Requests completed as Flushed.
     pub flushed: u64,
@@ -77,12 +77,12 @@ pub struct QpStats {
     pub terminates_in: u64,
 }
 
-/// A connection of a queue pair.
+/// Connection of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionEntry {
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Address of the peer.
     pub remote: SocketAddr,
     /// Number of the queue pair.
     pub qp: u32,
@@ -90,15 +90,15 @@ pub struct ConnectionEntry {
     pub stats: QpStats,
 }
 
-/// The hand-overs of a connection, for monitoring.
+/// Offload history of a connection, for monitoring.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct History {
-    /// TCP's handshake was done, and the hand-over began; `None`: it is with the host stack.
+    /// Time when the TCP handshake was complete and the offload began; `None` while the host stack has the connection.
     pub offloading: Option<Instant>,
-    /// The target had it.
+    /// Time when the offload to the target was complete.
     pub offloaded: Option<Instant>,
-    /// The outcome of MPA's start-up.
+    /// Outcome of MPA start-up.
     pub negotiated: Option<Negotiated>,
-    /// Reads in each direction, as they came to be.
+    /// Negotiated limits of Reads in each direction.
     pub limits: Option<ReadLimit>,
 }

@@ -1,9 +1,9 @@
 //! The byte stream below MPA: the contract between the adapter and its transports.
 //!
-//! A transport carries ordered byte streams. It takes [`Command`]s from the adapter and carries them out, calls the
-//! adapter when something happens to a stream (the `handle_*` methods of [`Rnic`](super::Rnic)), and lends it a
-//! [`LlpStream`] during those calls. It calls `handle_room` for the streams of `next_kick`: they have something to
-//! send. A stream keeps its [`StreamId`] for its whole life, wherever the transport moves it meanwhile.
+//! A transport carries ordered byte streams. It takes [`Command`]s from the adapter and executes them. It calls the
+//! adapter when the state of a stream changes (the `handle_*` methods of [`Rnic`](super::Rnic)), and lends it a
+//! [`LlpStream`] during those calls. It calls `handle_room` for the streams of `next_kick`, which have data to send. A
+//! stream keeps its [`StreamId`] for its whole lifetime, also when the transport migrates it.
 
 use core::net::SocketAddr;
 
@@ -18,33 +18,33 @@ use crate::mpa::GatherList;
 
 /// Stream of the lower layer protocol (LLP, RFC 5040), lent to the adapter during a call of the transport.
 pub(crate) trait LlpStream {
-    /// A list of buffers that leave in one piece: some FPDUs. The transport reads the buffers where they lie.
+    /// List of buffers that is sent in one piece: some FPDUs. The transport reads the buffers in place.
     type List: GatherList<Payload = Span>;
 
-    /// Whether the transport keeps received data that the adapter does not accept, and delivers it again after
+    /// True if the transport keeps received data that the adapter does not accept, and delivers it again after
     /// [`LlpStream::resume_receive`].
     const MAY_REFUSE: bool;
 
-    /// The adapter takes data again: what it has not taken comes next.
+    /// Resumes delivery: the adapter accepts data again, and the refused data is delivered first.
     fn resume_receive(&mut self);
 
-    /// The time.
+    /// Current time.
     fn now(&self) -> Instant;
 
-    /// An empty list, with the storage of one that was sent before.
+    /// Returns an empty list, with the storage of a list sent earlier if there is one.
     fn list(&mut self) -> Self::List;
 
-    /// Takes an empty list back.
+    /// Returns an empty list to the transport for reuse.
     fn keep(&mut self, list: Self::List);
 
-    /// Queues a list behind what was queued before. When the peer has acknowledged all of it, the transport calls
-    /// [`Rnic::handle_sent`](super::Rnic::handle_sent) with `serial`, without it when the stream is lost.
+    /// Queues a list after all lists queued before. When the peer has acknowledged all of it, the transport calls
+    /// [`Rnic::handle_sent`](super::Rnic::handle_sent) with `serial`; if the stream is lost, without it.
     fn send(&mut self, serial: u64, list: Self::List);
 
-    /// Ends the sending direction behind what is queued: a FIN.
+    /// Closes the sending direction after the queued data: a FIN.
     fn shutdown(&mut self);
 
-    /// Ends the stream at once: an RST.
+    /// Aborts the stream at once: an RST.
     fn reset(&mut self);
 
     /// Bytes that may be queued before the backlog is full. When there is room again, the transport calls
@@ -54,113 +54,114 @@ pub(crate) trait LlpStream {
     /// Bytes queued and not acknowledged.
     fn send_outstanding(&self) -> usize;
 
-    /// Bytes that the peer has not acknowledged, wherever they wait: as [`LlpStream::send_outstanding`], and what the
-    /// transport has passed on. For rare questions: it may be a system call.
+    /// Bytes that the peer has not acknowledged, in all queues: [`LlpStream::send_outstanding`], and the data that the
+    /// transport has passed on. For infrequent queries: it may be a system call.
     fn unacknowledged(&self) -> usize {
         self.send_outstanding()
     }
 
-    /// Returns whether the peer's FIN has come, also if data before it has not been taken. For rare questions. Where
-    /// nothing can be refused the event says it.
+    /// Returns true if the peer's FIN has arrived, even if earlier data is not yet accepted. For infrequent queries. A
+    /// transport that cannot be refused reports the FIN by its event.
     fn has_peer_closed(&self) -> bool {
         false
     }
 
-    /// Returns whether so much is under way that the adapter is called again soon: posts may wait for that, and leave
-    /// together.
+    /// Returns true if so much data is in flight that the adapter is called again soon: posts may be deferred until
+    /// then and sent together.
     fn is_flowing(&self) -> bool {
         self.send_outstanding() > 2 * self.effective_mss()
     }
 
-    /// Octets in flight that the path can hold: more would only wait in queues.
+    /// Octets in flight that the path can hold. More data only fills queues.
     fn path_octets(&self) -> usize;
 
-    /// Copies what is not acknowledged, if it is at most `octets_max`, so that shared buffers may be used again.
-    /// Returns whether it did.
+    /// Copies the unacknowledged data if it is at most `octets_max`, so that shared buffers may be reused. Returns true
+    /// if the data was copied.
     fn detach_tail(&mut self, octets_max: usize) -> bool;
 
-    /// Copies what lies in shared memory that its owner wants back
-    /// ([`SharedSpan::withdraw`](offload_engine::memory::SharedSpan::withdraw)), acknowledged or not. What a device
-    /// still reads keeps the memory.
+    /// Copies the data in shared memory that its owner has withdrawn
+    /// ([`SharedSpan::withdraw`](offload_engine::memory::SharedSpan::withdraw)), acknowledged or not. Data that a
+    /// device still reads keeps the memory.
     fn detach_withdrawn(&mut self);
 
     /// Bytes of the largest segment (EMSS).
     fn effective_mss(&self) -> usize;
 
-    /// Bytes of the largest super-segment that leaves in one piece; the EMSS or less if there are none.
+    /// Bytes of the largest GSO packet; the EMSS or less if there is no segmentation offload.
     fn super_segment_max(&self) -> usize;
 }
 
-/// A request of the adapter to its transport.
+/// Request of the adapter to its transport.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
     /// Opens a stream. Answered by `handle_established` or `handle_gone`.
     Connect {
-        /// The name that the stream has from now on.
+        /// Identifier of the stream from now on.
         stream: StreamId,
-        /// The local end; `None`, or port 0, let the transport choose.
+        /// Local address; with `None` or port 0 the transport chooses.
         local: Option<SocketAddr>,
-        /// The shared endpoint that it is, which the transport has bound.
+        /// Shared endpoint that the local address belongs to, already bound by the transport.
         endpoint: Option<SharedEndpointId>,
-        /// The peer.
+        /// Address of the peer.
         remote: SocketAddr,
         /// Time limit of the handshake.
         timeout: Duration,
     },
-    /// Listens. Answered by `handle_listening` or `handle_listen_failed`.
+    /// Starts to listen. Answered by `handle_listening` or `handle_listen_failed`.
     Listen {
-        /// The listener.
+        /// Listener.
         listener: ListenerId,
-        /// Local address; port 0 lets the transport choose.
+        /// Local address; with port 0 the transport chooses.
         local: LocalAddress,
-        /// Connections that may be in their handshake at once.
+        /// Connections that may be in their handshake at the same time.
         backlog: usize,
     },
-    /// Reserves a local address to connect from, also several times at once to different peers. Answered by
+    /// Reserves a local address for connects, also for several at the same time to different peers. Answered by
     /// `handle_bound` or `handle_bind_failed`.
     Bind {
-        /// The shared endpoint.
+        /// Shared endpoint.
         endpoint: SharedEndpointId,
-        /// Where; port 0 lets the transport choose.
+        /// Local address; with port 0 the transport chooses.
         local: SocketAddr,
     },
-    /// Listens no more.
+    /// Stops listening.
     Unlisten {
-        /// The listener.
+        /// Listener.
         listener: ListenerId,
     },
-    /// Releases a local address, which is reserved from a successful `Connect`, `Listen` or `Bind` on until then.
+    /// Releases a local address. It is reserved from a successful `Connect`, `Listen` or `Bind` until this command.
     Release {
-        /// The reservation.
+        /// Reservation.
         reservation: Reservation,
     },
-    /// Resets a stream, in whatever state it is.
+    /// Resets a stream in any state.
     Abort {
-        /// The stream.
+        /// Stream.
         stream: StreamId,
     },
 }
 
-/// A local address that the transport keeps for the adapter: that of a stream it has opened, or of a listener.
+/// Local address that the transport reserves for the adapter: of a stream that it has opened, a listener, or a shared
+/// endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reservation {
-    /// The local end of a stream that the adapter has asked for.
+    /// Local address of a stream that the adapter has opened.
     Stream(StreamId),
-    /// The address of a listener.
+    /// Address of a listener.
     Listener(ListenerId),
-    /// That of a shared endpoint.
+    /// Address of a shared endpoint.
     Shared(SharedEndpointId),
 }
 
-/// The end of a stream, or of one of its directions.
+/// End of a stream, or of one of its directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamEvent {
-    /// The peer's FIN: nothing more is received.
+    /// The peer's FIN was received: no more data arrives.
     PeerClosed,
-    /// Our FIN is acknowledged, or the reset that we asked for is done.
+    /// The local FIN is acknowledged, or the requested reset is done.
     ShutDown,
-    /// The peer has reset the stream.
+    /// The peer reset the stream.
     Reset,
-    /// The transport lets go of the stream. Nothing follows.
+    /// The transport has released the stream. No event follows.
     Released,
 }

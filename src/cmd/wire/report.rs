@@ -124,7 +124,7 @@ fn row(name: &str, stats: LaneStats, unfetched: Option<u64>) -> Vec<String> {
         stats.reordered,
         stats.corrupted,
         stats.overflow + stats.malformed + stats.refused + stats.corrupted_lost,
-        stats.on_their_way(),
+        stats.in_flight(),
     ];
     let numbers = numbers.iter().map(ToString::to_string);
     std::iter::once(name.into()).chain(numbers).chain([cell(unfetched)]).collect()
@@ -132,7 +132,7 @@ fn row(name: &str, stats: LaneStats, unfetched: Option<u64>) -> Vec<String> {
 
 fn as_json(stats: LaneStats, unfetched: Option<u64>) -> Value {
     let mut document = json!(stats);
-    document["on_their_way"] = stats.on_their_way().into();
-    document["not_fetched"] = unfetched.into();
+    document["in_flight"] = stats.in_flight().into();
+    document["tap_drops"] = unfetched.into();
     document
 }

@@ -1,7 +1,7 @@
 //! Scripts and frames from captures in the classic pcap format.
 //!
-//! Each connection of a capture gives two scripts, one for each end: what came in becomes forged
-//! segments at the same places, what went out becomes posted data.
+//! Each connection of a capture yields two scripts, one for each end. Received segments become forged segments
+//! at the same offsets, and sent segments become posted data.
 
 use std::{fs, io, net::SocketAddr, path::Path};
 
@@ -12,23 +12,23 @@ use offload_engine::{
 
 use crate::script::{AckFrom, Forged, OPS_MAX, Op, SeqFrom, Setup, Stamp};
 
-/// Bytes of a pcap file's header, and of each record's.
+/// Bytes of a pcap file's header, and of each record's header.
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// A captured frame.
+/// Captured frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Microseconds.
+    /// Capture time, microseconds.
     pub micros: u64,
-    /// From the Ethernet header on.
+    /// Bytes from the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
-/// The frames of a capture.
+/// Reads the frames of a capture.
 ///
 /// # Errors
-/// When the file cannot be read or is no little-endian pcap with microseconds.
+/// If the file cannot be read or is not a little-endian pcap with microseconds.
 pub fn read(path: &Path) -> io::Result<Vec<Frame>> {
     let bytes = fs::read(path)?;
     if !bytes.starts_with(&0xa1b2_c3d4_u32.to_le_bytes()) {
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Frame>> {
     Ok(frames)
 }
 
-/// Scripts of every connection in `frames` that begins there.
+/// Scripts of every connection that starts in `frames`.
 pub fn scripts(frames: &[Frame]) -> Vec<(Setup, Vec<Op>)> {
     let mut ends = Vec::new();
     for frame in frames {
@@ -68,7 +68,7 @@ pub fn scripts(frames: &[Frame]) -> Vec<(Setup, Vec<Op>)> {
     ends.into_iter().filter_map(|(local, remote)| script(frames, local, remote)).collect()
 }
 
-/// What TCP carries in a frame; `None`: nothing.
+/// TCP payload of a frame; `None` if there is none.
 #[must_use]
 pub fn tcp_payload(frame: &[u8]) -> Option<Vec<u8>> {
     let tcp = classify(frame)?;
@@ -77,7 +77,7 @@ pub fn tcp_payload(frame: &[u8]) -> Option<Vec<u8>> {
     (!payload.is_empty()).then(|| payload.to_vec())
 }
 
-/// What matters of a TCP frame.
+/// Relevant fields of a TCP frame.
 struct Seen {
     micros: u64,
     from: SocketAddr,
@@ -111,7 +111,7 @@ impl Seen {
     }
 }
 
-/// How far a conversation has come, as seen from one end.
+/// Progress of a connection, from one end's point of view.
 struct Progress {
     micros: u64,
     rcv_nxt: SeqNum,

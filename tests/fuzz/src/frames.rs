@@ -1,4 +1,4 @@
-//! Raw frames: what [`classify`] makes of them, against etherparse's own reading.
+//! Raw frames: the result of [`classify`], compared with etherparse.
 
 use etherparse::{NetSlice, SlicedPacket, TcpOptionElement, TcpSlice, TransportSlice};
 use offload_engine::{
@@ -6,20 +6,23 @@ use offload_engine::{
     tcp::{SackBlock, Segment, SeqNum, Timestamps},
 };
 
-/// Judges one frame. Returns whether it is a TCP segment for the offload target.
+/// Checks one frame. True if it is a TCP segment for the offload target.
 ///
 /// # Panics
-/// When the two readings differ, or either panics.
+/// If the two parsers differ, or either panics.
 pub fn check(frame: &[u8]) -> bool {
     let theirs = SlicedPacket::from_ethernet(frame).ok();
     let Some(ours) = classify(frame) else {
-        assert!(!theirs.is_some_and(|packet| is_plain(frame, &packet)), "a segment was refused");
+        assert!(
+            !theirs.is_some_and(|packet| is_plain(frame, &packet)),
+            "a plain segment was rejected"
+        );
         return false;
     };
     let none = SackBlock { start: SeqNum(0), end: SeqNum(0) };
     let mut blocks = [none; SACK_BLOCKS_MAX];
     let segment = ours.segment(0, &mut blocks);
-    // Whatever the checksum says, it says it without a panic.
+    // Any checksum is verified without a panic.
     let _ = ours.checksum_is_valid();
     let packet = theirs.expect("a segment is a packet");
     let Some(TransportSlice::Tcp(tcp)) = &packet.transport else {
@@ -39,8 +42,8 @@ pub fn check(frame: &[u8]) -> bool {
     true
 }
 
-/// TCP over an IP packet without options, extensions, tags or fragments, and with a right header checksum:
-/// none of the reasons to leave it to the host.
+/// True for TCP over an IP packet without options, extensions, tags or fragments, and with a correct header
+/// checksum. Such a frame has no reason to be passed to the host.
 fn is_plain(frame: &[u8], packet: &SlicedPacket<'_>) -> bool {
     let tagged = !packet.link_exts.is_empty();
     let Some(TransportSlice::Tcp(_)) = packet.transport else { return false };
@@ -61,13 +64,13 @@ fn is_plain(frame: &[u8], packet: &SlicedPacket<'_>) -> bool {
     plain && !tagged
 }
 
-/// The Internet checksum, as RFC 1071 §1 writes it down.
+/// Sum of the Internet checksum, by RFC 1071 §1.
 fn sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     words.fold(0, |sum, word| (sum + word) % 0x10000 + (sum + word) / 0x10000)
 }
 
-/// Options up to the first that is malformed (RFC 9293 MUST-7); of each kind the last counts.
+/// Compares options up to the first malformed one (RFC 9293 MUST-7); the last option of each kind counts.
 fn check_options(segment: &Segment<'_>, tcp: &TcpSlice<'_>) {
     let mut timestamps = None;
     let mut sack = Vec::new();
@@ -82,7 +85,7 @@ fn check_options(segment: &Segment<'_>, tcp: &TcpSlice<'_>) {
                 sack = blocks.map(block).collect();
             }
             Ok(_) => {}
-            // The two stop at different kinds of malformation: nothing to compare.
+            // The parsers stop at different malformed options: nothing to compare.
             Err(_) => return,
         }
     }

@@ -1,27 +1,28 @@
-//! One connection of the offloaded TCP against an adversary, judged by a model; and iWARP against arbitrary octets
-//! ([`iwarp`]).
+//! One connection of the offload engine against an adversary, checked by a model; and iWARP with arbitrary
+//! octets ([`iwarp`]).
 //!
-//! A *run* is a [`script::Setup`] and a list of [`script::Op`]: segments that a peer, a forger or a broken
-//! network could send at any moment, mixed with requests, refusals of the consumer, timers and time. The
-//! model knows the true byte at every place of both streams and what has been advertised, sent and
-//! acknowledged; after each step it checks what it was given:
+//! A *run* is a [`script::Setup`] and a list of [`script::Op`]. Segments that a peer, an attacker or
+//! a broken network could send at any time are mixed with requests, refusals by the consumer, timers and time.
+//! The model knows the true byte at every offset of both streams, and the state that was advertised,
+//! sent and acknowledged. After each step it checks these rules:
 //!
-//! - nothing panics; bytes reach the consumer in order, each of them the true one, none from beyond the
-//!   advertised window, none from a segment that had to be dropped (RFC 9293 §3.10.7.4);
-//! - what is sent is legal: within the peer's window but for a probe of one byte, never more than was
-//!   posted, exactly what was posted; the acknowledgement is RCV.NXT; the right edge never moves left
-//!   (RFC 9293 §3.8.6) but for the scale's rounding, and what was told is honoured (RFC 7323 §2.4); SACK
-//!   blocks tell of bytes that are held, and that stay held (RFC 2018 §8);
-//! - completions come once and in order; only a RST at exactly RCV.NXT resets (RFC 5961 §3.2);
-//! - what is unacknowledged has a timer, at most the largest RTO away;
-//! - at the end the peer turns honest, and resends nothing that a SACK block ever covered: both streams
-//!   arrive whole and the connection closes.
+//! - No panic. Bytes are delivered to the consumer in order and unmodified. No byte is from beyond the
+//!   advertised window, or from a segment that must be dropped (RFC 9293 §3.10.7.4).
+//! - Sent segments are legal. They are within the peer's window except for a probe of one byte, and carry
+//!   exactly the posted bytes. The acknowledgment is RCV.NXT. The right edge never moves left (RFC 9293 §3.8.6)
+//!   except for the scale's rounding, and advertised windows are honored (RFC 7323 §2.4). SACK blocks cover
+//!   bytes that are held, and that stay held (RFC 2018 §8).
+//! - Completions occur once and in order. Only an RST at exactly RCV.NXT resets (RFC 5961 §3.2).
+//! - Unacknowledged data has a timer, which expires within the maximum RTO.
+//! - At the end the peer turns honest, and retransmits nothing that a SACK block ever covered. Both streams
+//!   complete and the connection closes.
 //!
-//! Forged data inside the window cannot be told from the peer's (RFC 5961 §1.1), so it carries true bytes;
-//! wherever a segment or a part of it must not count, its bytes are false.
+//! Forged data inside the window cannot be distinguished from the peer's (RFC 5961 §1.1), so it carries true
+//! bytes. If a segment or a part of it must be ignored, its bytes are false.
 //!
-//! Runs come from seeds ([`random`]), from captures ([`capture`]) and from libFuzzer; all three are written
-//! as fixed records of bytes, so that every input is a run and mutations keep their neighbours' meaning.
+//! Runs are generated from seeds ([`random`]), from captures ([`capture`]) and by libFuzzer. All three are
+//! encoded as fixed-size records, so that every input is a run, and a mutation keeps the meaning of the other
+//! records.
 
 pub mod capture;
 pub mod frames;

@@ -1,16 +1,16 @@
-//! Seeds for the fuzzer, and inputs of the fuzzer as runs without it.
+//! Generates seeds for the fuzzer, and runs the fuzzer's inputs without it.
 //!
-//!     flue-fuzz seeds DIR             writes a directory for each target
-//!     flue-fuzz replay FILE...        says what each file of `segments` does, and does it; of a failure only what it
-//!                                     needs
+//!     flue-fuzz seeds DIR             writes a seed directory for each target
+//!     flue-fuzz replay FILE...        prints and runs each file of `segments`; of a failing file, only the operations
+//!                                     that the failure needs
 //!     flue-fuzz iwarp TARGET FILE...  runs files of one of iWARP's targets
-//!     flue-fuzz verbs FILE...         says which calls each file of `verbs` makes, and makes them
+//!     flue-fuzz verbs FILE...         prints and runs the calls of each file of `verbs`
 
 use std::{env, error::Error, fs, path::Path, process::ExitCode};
 
 use flue_fuzz::{capture, iwarp, random, run, script, shrink, verbs};
 
-/// Seeded scripts among the seeds.
+/// Number of seeded scripts among the seeds.
 const RANDOM: u64 = 100;
 
 fn captures() -> Result<Vec<capture::Frame>, Box<dyn Error>> {

@@ -13,13 +13,13 @@ const URG: u8 = 0x20;
 const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
 
-/// How one seed's adversary behaves.
+/// Behavior of one seed's adversary.
 struct AdversaryProfile {
-    /// Segments of a thousand that no honest peer would send.
+    /// Segments per thousand that no honest peer would send.
     hostile: u32,
-    /// Segments of a thousand with data.
+    /// Segments per thousand with data.
     talkative: u32,
-    /// Segments of a thousand that ask for a reset at the right place.
+    /// Segments per thousand with an RST at the right sequence number.
     fatal: u32,
 }
 
@@ -36,7 +36,7 @@ fn length(random: &mut Rand32) -> u16 {
     random.rand_range(0..most + 1) as u16
 }
 
-/// The script of a seed.
+/// Script of a seed.
 pub fn script(seed: u64) -> (Setup, Vec<Op>) {
     let mut random = Rand32::new(seed);
     let random = &mut random;
@@ -60,18 +60,18 @@ pub fn script(seed: u64) -> (Setup, Vec<Op>) {
         local_isn: near_wrap(random),
         remote_isn: near_wrap(random),
     };
-    let temper = AdversaryProfile {
+    let profile = AdversaryProfile {
         hostile: [0, 50, 300, 700][below(random, 4) as usize],
         talkative: [100, 500, 900][below(random, 3) as usize],
         fatal: [0, 0, 0, 5][below(random, 4) as usize],
     };
     let count = 20 + below(random, 300);
-    (setup, (0..count).map(|_| op(random, &temper)).collect())
+    (setup, (0..count).map(|_| op(random, &profile)).collect())
 }
 
-fn op(random: &mut Rand32, temper: &AdversaryProfile) -> Op {
+fn op(random: &mut Rand32, profile: &AdversaryProfile) -> Op {
     match below(random, 1_000) {
-        0..520 => Op::Segment(segment(random, temper)),
+        0..520 => Op::Segment(segment(random, profile)),
         520..620 => Op::Post { lists: 1 + below(random, 4) as u8, len: length(random) },
         620..800 => {
             let count = [1, 3, 255][below(random, 3) as usize];
@@ -86,21 +86,21 @@ fn op(random: &mut Rand32, temper: &AdversaryProfile) -> Op {
         945..985 => Op::Resume,
         985..990 => Op::Detach,
         990..992 => Op::Disconnect { len: length(random) },
-        992 if temper.fatal > 0 => Op::Abort,
+        992 if profile.fatal > 0 => Op::Abort,
         _ => Op::Timer,
     }
 }
 
-/// What an honest peer on a bad path could send, or what a forger would.
-fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
-    let mut forged = honest(random, temper);
-    if chance(random, temper.fatal) {
+/// Segment that an honest peer on a bad path could send, or that an attacker would.
+fn segment(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
+    let mut forged = honest(random, profile);
+    if chance(random, profile.fatal) {
         return Forged { seq_from: SeqFrom::Next, seq: 0, flags: RST | ACK, ..forged };
     }
-    if !chance(random, temper.hostile) {
+    if !chance(random, profile.hostile) {
         return forged;
     }
-    // One or two things are wrong with it.
+    // One or two fields are wrong.
     for _ in 0..1 + below(random, 2) {
         match below(random, 10) {
             0 => {
@@ -121,7 +121,7 @@ fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
             }
             4 => forged.flags = random.rand_u32() as u8 & !(URG | RST),
             5 => {
-                // A reset beside the exact place.
+                // A reset close to the exact sequence number.
                 forged.flags = RST | forged.flags & ACK;
                 forged.seq_from = SeqFrom::Next;
                 forged.seq = below(random, 5_000).cast_signed() - 2_000;
@@ -144,10 +144,10 @@ fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     forged
 }
 
-fn honest(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
-    let len = if chance(random, temper.talkative) { length(random) } else { 0 };
+fn honest(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
+    let len = if chance(random, profile.talkative) { length(random) } else { 0 };
     let seq = match below(random, 10) {
-        // In order, a duplicate or an overlap, or with a hole before it.
+        // In order, a duplicate or an overlap, or after a gap.
         0..6 => 0,
         6 => -below(random, 3_000).cast_signed(),
         _ => below(random, 6_000).cast_signed(),

@@ -1,98 +1,99 @@
-//! What an adversary does, as values and as bytes.
+//! Actions of an adversary, as values and as bytes.
 //!
-//! Places are relative to what the connection has reached when the operation is carried out, so an
-//! operation keeps its meaning when those before it change. The byte form is one record of
-//! [`RECORD`] bytes for the setup and one for each operation; every sequence of bytes is a script.
+//! Positions are relative to the state of the connection when the operation is executed, so an operation keeps
+//! its meaning when earlier ones change. The byte form is one record of [`RECORD`] bytes for the setup and one
+//! for each operation. Every sequence of bytes is a script.
 
 /// Bytes of a record.
 pub const RECORD: usize = 28;
-/// Most operations of one run; a longer script is cut.
+/// Maximum operations of one run; a longer script is truncated.
 pub const OPS_MAX: usize = 2_000;
 
-/// The connection under test.
+/// Configuration of the connection under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
-    /// Timestamps are on.
+    /// True if timestamps are enabled.
     pub timestamps: bool,
-    /// SACK is on.
+    /// True if SACK is enabled.
     pub sack: bool,
-    /// Nagle's rule is on.
+    /// True if the Nagle algorithm is enabled.
     pub nagle: bool,
-    /// PSH on the last segment before the queue runs empty, instead of at the end of each list.
+    /// True if PSH is set on the last segment before the send queue is empty, instead of at the end of each
+    /// list.
     pub push_at_end: bool,
-    /// No window but the peer's.
+    /// True if only the peer's window limits sending.
     pub unlimited: bool,
-    /// NewReno instead of CUBIC.
+    /// True for NewReno, false for CUBIC.
     pub newreno: bool,
-    /// ECN is on.
+    /// True if ECN is enabled.
     pub ecn: bool,
-    /// Bytes are sent in the measure of the round trip.
+    /// True if pacing is enabled.
     pub pacing: bool,
     /// Window scale of both directions, 0 to 14.
     pub scale: u8,
-    /// MSS of both directions, from a short list.
+    /// MSS of both directions, as an index into a short list.
     pub mss: u8,
     /// Receive window in bytes, before the scale.
     pub receive_window: u16,
     /// The peer's window in bytes, before the scale.
     pub send_window: u16,
-    /// Our first sequence number.
+    /// Initial sequence number of this side.
     pub local_isn: u32,
-    /// The peer's.
+    /// Initial sequence number of the peer.
     pub remote_isn: u32,
 }
 
-/// What a sequence number is counted from.
+/// Origin of a sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeqFrom {
     /// RCV.NXT.
     Next,
     /// The right edge of the advertised window.
     Edge,
-    /// One beyond the highest byte that the peer has sent inside the window.
+    /// One beyond the highest byte that the peer has sent within the window.
     Highest,
     /// Zero: anywhere.
     Anywhere,
 }
 
-/// What an acknowledgement number is counted from.
+/// Origin of an acknowledgment number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AckFrom {
     /// SND.UNA.
     Una,
     /// SND.MAX.
     Max,
-    /// As many 65,536ths of the way from SND.UNA to SND.MAX as the offset's low 16 bits say.
+    /// Fraction of the distance from SND.UNA to SND.MAX, in 65,536ths, given by the low 16 bits of the offset.
     Between,
     /// Zero: anywhere.
     Anywhere,
 }
 
-/// Which timestamp a segment carries.
+/// Timestamp of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stamp {
-    /// The peer's clock, if timestamps are on.
+    /// The peer's clock, if timestamps are enabled.
     Current,
-    /// None, although they may be on.
+    /// None, even if timestamps are enabled.
     Absent,
-    /// So old that PAWS must reject it (RFC 7323 §5.3).
+    /// Old enough that PAWS must reject it (RFC 7323 §5.3).
     Ancient,
-    /// A little older than the newest.
+    /// Slightly older than the newest.
     Late,
-    /// Far ahead, once in a run: the peer's clock continues from there.
+    /// Far ahead, once per run: the peer's clock continues from there.
     Ahead,
 }
 
-/// A segment that reaches the connection.
+/// Segment that arrives at the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forged {
     /// Origin of the sequence number.
     pub seq_from: SeqFrom,
-    /// Offset from there.
+    /// Offset from the origin.
     pub seq: i32,
-    /// Origin of the acknowledgement number.
+    /// Origin of the acknowledgment number.
     pub ack_from: AckFrom,
-    /// Offset from there.
+    /// Offset from the origin.
     pub ack: i32,
     /// TCP flags.
     pub flags: u8,
@@ -100,59 +101,59 @@ pub struct Forged {
     pub window: u16,
     /// Payload bytes.
     pub len: u16,
-    /// Timestamps.
+    /// Timestamp.
     pub stamp: Stamp,
     /// SACK blocks, at most 4.
     pub blocks: u8,
     /// The IP header's ECN bits.
     pub ecn: u8,
-    /// What is added to the newest timestamp of ours to make the echo.
+    /// Offset of the echo from the newest timestamp of this side.
     pub echo: i16,
-    /// Where the first block starts, counted from SND.UNA; how long each is; from block to block.
+    /// Start of the first block, relative to SND.UNA; length of each block; distance between blocks.
     pub block: [i16; 3],
 }
 
-/// One step of a run.
+/// Step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// A segment arrives.
     Segment(Forged),
     /// A chain of lists is posted.
     Post {
-        /// Lists, at most 8; the first is `len` bytes, each next one half as long.
+        /// Number of lists, at most 8. The first has `len` bytes, each following one half as many.
         lists: u8,
-        /// Bytes of the first.
+        /// Bytes of the first list.
         len: u16,
     },
-    /// What is due is sent.
+    /// Due segments are sent.
     Transmit {
-        /// Most segments.
+        /// Maximum segments.
         count: u8,
-        /// With segmentation offload.
+        /// True with segmentation offload.
         super_segments: bool,
     },
-    /// Time goes to the next deadline, which is handled.
+    /// Time advances to the next deadline, which is handled.
     Timer,
-    /// Time passes; deadlines on the way are handled late.
+    /// Time advances; deadlines in between are handled late.
     Wait {
-        /// How much.
+        /// Microseconds.
         micros: u32,
     },
-    /// The consumer takes so many bytes more, then refuses.
+    /// The consumer accepts a number of bytes, then refuses.
     Refuse {
-        /// Bytes.
+        /// Bytes accepted.
         after: u16,
     },
-    /// The consumer takes everything again.
+    /// The consumer accepts all data again.
     Resume,
-    /// The tail is copied if it is short, so that its memory is the poster's again.
+    /// The tail is copied if it is short, so that its memory is returned to the poster.
     Detach,
     /// A graceful disconnect with data.
     Disconnect {
         /// Bytes.
         len: u16,
     },
-    /// An abortive disconnect: the last operation.
+    /// An abortive disconnect, as the last operation.
     Abort,
 }
 
@@ -165,7 +166,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
 }
 
 impl Setup {
-    /// Reads one; any record is one.
+    /// Parses a record; every record is valid.
     pub fn read(record: &[u8; RECORD]) -> Self {
         let bit = |n: u8| record[0] >> n & 1 == 1;
         Self {
@@ -186,7 +187,7 @@ impl Setup {
         }
     }
 
-    /// The record that [`Setup::read`] reads.
+    /// Encodes the record that [`Setup::read`] parses.
     pub fn write(&self) -> [u8; RECORD] {
         let Self {
             timestamps,
@@ -281,10 +282,10 @@ impl Forged {
 }
 
 impl Op {
-    /// Reads one; any record is one.
+    /// Parses a record; every record is valid.
     pub fn read(record: &[u8; RECORD]) -> Self {
         let len = half(record, 4);
-        // Half of what a fuzzer invents are segments.
+        // Half of the random records are segments.
         match record[0] % 20 {
             1 => Self::Post { lists: record[1] % 8 + 1, len },
             2 => Self::Transmit { count: record[1], super_segments: record[2] & 1 == 1 },
@@ -299,7 +300,7 @@ impl Op {
         }
     }
 
-    /// The record that [`Op::read`] reads.
+    /// Encodes the record that [`Op::read`] parses.
     pub fn write(&self) -> [u8; RECORD] {
         let mut record = [0; RECORD];
         let mut put = |kind: u8, a: u8, b: u8, len: u16| {
@@ -330,14 +331,14 @@ impl Op {
     }
 }
 
-/// A script from bytes. `None` when there is not even a setup.
+/// Parses a script. `None` if the setup is incomplete.
 pub fn read(bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     let (records, _) = bytes.as_chunks::<RECORD>();
     let (setup, ops) = records.split_first()?;
     Some((Setup::read(setup), ops.iter().take(OPS_MAX).map(Op::read).collect()))
 }
 
-/// The bytes that [`read`] reads.
+/// Encodes the bytes that [`read`] parses.
 pub fn write(setup: &Setup, ops: &[Op]) -> Vec<u8> {
     let records = core::iter::once(setup.write()).chain(ops.iter().map(Op::write));
     records.flatten().collect()

@@ -1,4 +1,4 @@
-//! A failing script, cut down to what the failure needs.
+//! Reduction of a failing script to the operations that the failure needs.
 
 use std::panic;
 
@@ -7,7 +7,7 @@ use crate::{
     script::{Op, Setup},
 };
 
-/// How a run fails: the beginning of what the panic says, without its numbers. `None`: it does not.
+/// Class of a run's failure: the start of the panic message, without its numbers. `None` if the run passes.
 pub fn failure(setup: &Setup, ops: &[Op]) -> Option<String> {
     let panic = panic::catch_unwind(|| run(setup, ops)).err()?;
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -16,7 +16,7 @@ pub fn failure(setup: &Setup, ops: &[Op]) -> Option<String> {
     Some(parts.concat().chars().filter(|it| !it.is_ascii_digit()).collect())
 }
 
-/// Leaves out what the same failure does not need. A script that does not fail stays as it is.
+/// Removes the operations that the same failure does not need. A script that passes is unchanged.
 pub fn shrink(setup: &Setup, mut ops: Vec<Op>) -> Vec<Op> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));

@@ -1,4 +1,4 @@
-//! libFuzzer's bytes as a frame.
+//! Runs libFuzzer's bytes as a frame.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! libFuzzer's bytes as a script.
+//! Runs libFuzzer's bytes as a script.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! libFuzzer's bytes to `iwarp::startup`.
+//! Passes libFuzzer's bytes to `iwarp::startup`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| flue_fuzz::iwarp::startup::check(data));

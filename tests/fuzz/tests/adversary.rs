@@ -1,4 +1,4 @@
-//! The campaign: scripts from seeds, each judged by the model.
+//! Campaign: scripts from seeds, each checked by the model.
 
 use std::panic;
 
@@ -16,7 +16,7 @@ const SUITE: Suite = Suite {
     ],
 };
 
-/// Cuts a single seed's script down, if it fails.
+/// Runs a single seed, and reduces its script if it fails.
 fn try_seed(seed: u64) -> Summary {
     let (setup, ops) = random::script(seed);
     if !is_single() {
@@ -33,19 +33,19 @@ fn try_seed(seed: u64) -> Summary {
 
 // RFC 9293 §3.10.7.4, §3.8.6, RFC 5961, RFC 7323 §5, RFC 2018 §8, CH-SND-1, CH-SND-2, CH-EVT-6.
 #[test]
-fn an_adversary_gets_nowhere() {
+fn adversary_cannot_break_the_connection() {
     let (seeds, sum) = SUITE.run(try_seed, |(seeds, sum): &mut (u64, Summary), summary| {
         *seeds += 1;
         sum.add(&summary);
     });
     println!("{seeds} seeds: {sum:#?}");
-    // Averages of some hundred scripts.
+    // Averages over some hundred scripts.
     if seeds < SUITE.seeds {
         return;
     }
-    // The right verdicts by the right paths: every seed ends, and every corner is visited.
+    // Every seed ends, and each corner case occurs often enough.
     assert_eq!(sum.resets + sum.uploads + sum.aborts + sum.closed, seeds);
-    assert!(sum.closed * 10 > seeds * 6, "most runs end in peace");
+    assert!(sum.closed * 10 > seeds * 6, "most runs close in order");
     for (corner, least) in [
         (sum.segments, 50 * seeds),
         (sum.dropped, 5 * seeds),
@@ -63,9 +63,9 @@ fn an_adversary_gets_nowhere() {
     }
 }
 
-// A script survives being written and read.
+// A script is unchanged by encoding and parsing.
 #[test]
-fn scripts_have_a_byte_form() {
+fn script_is_unchanged_by_encoding_and_parsing() {
     for seed in 0..50 {
         let (setup, ops) = random::script(seed);
         assert_eq!(script::read(&script::write(&setup, &ops)), Some((setup, ops)));

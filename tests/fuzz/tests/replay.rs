@@ -1,4 +1,4 @@
-//! The fuzzer's seeds as ordinary tests, and what it has found, so that it stays found.
+//! Seeds of the fuzzer as ordinary tests, and its findings as regression tests.
 
 use std::{fs, path::Path};
 
@@ -9,9 +9,9 @@ fn captured(name: &str) -> Vec<capture::Frame> {
     capture::read(&path).expect("a capture of the repository")
 }
 
-// Two kernels' connections, replayed against either end: real segments break no rule, and end in order.
+// Connections of two kernels, replayed against either end: real segments violate no rule, and close in order.
 #[test]
-fn captures_replay() {
+fn captures_replay_without_violation() {
     for (name, connections) in [("siw-rping.pcap", 1), ("siw-crc.pcap", 3), ("siw-errors.pcap", 21)]
     {
         let scripts = capture::scripts(&captured(name));
@@ -24,7 +24,7 @@ fn captures_replay() {
             );
             sum.add(&run(setup, ops));
         }
-        // Nothing of theirs had to be dropped but what follows a reset.
+        // Only segments after a reset had to be dropped.
         assert!(sum.delivered > 100 * connections as u64, "{name}: {sum:?}");
         assert!(sum.dropped * 20 <= sum.segments, "{name}: {sum:?}");
         assert_eq!(sum.uploads, 0, "{name}: {sum:?}");
@@ -32,13 +32,13 @@ fn captures_replay() {
 }
 
 #[test]
-fn captured_frames_are_read_alike() {
+fn captured_frames_are_parsed_alike() {
     let frames = captured("siw-errors.pcap");
     let tcp = frames.iter().filter(|frame| frames::check(&frame.bytes)).count();
     assert!(tcp * 10 > frames.len() * 9, "{tcp} of {}", frames.len());
 }
 
-/// All frames of the captures that seeds are made of.
+/// Frames of all captures that seeds are generated from.
 fn all_captured() -> Vec<capture::Frame> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data");
     let files = fs::read_dir(data).expect("readable").map(|file| file.expect("readable").path());
@@ -46,9 +46,9 @@ fn all_captured() -> Vec<capture::Frame> {
     captures.flat_map(|path| capture::read(&path).expect("a capture")).collect()
 }
 
-// The seeds of iWARP's targets, as they are and with each of their first octets changed.
+// Seeds of iWARP's targets, unmodified and with each of their first octets changed.
 #[test]
-fn seeds_of_iwarp() {
+fn seeds_of_iwarp_pass() {
     let frames = all_captured();
     for (target, check) in iwarp::TARGETS {
         let seeds = iwarp::seeds(target, &frames);
@@ -68,9 +68,9 @@ fn seeds_of_iwarp() {
     }
 }
 
-// Inputs that once broke something; a file is an input of the target its directory names.
+// Inputs that once failed; the directory of a file names its target.
 #[test]
-fn what_was_found_stays_found() {
+fn earlier_findings_pass() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
     for kind in ["segments", "frames"] {
         let Ok(files) = fs::read_dir(found.join(kind)) else { continue };

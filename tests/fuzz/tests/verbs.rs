@@ -1,7 +1,7 @@
 //! Calls of verbs and connection management: scripts with a purpose, and scripts from seeds.
 //!
-//! One test, since it counts the process's descriptors and threads. A script that breaks a rule ends it; what was under
-//! way is told first, also if the process crashes.
+//! There is one test, since it counts the descriptors and threads of the process. A script that violates a rule
+//! ends the test; the running script is reported first, even if the process crashes.
 
 use std::{
     fs, panic,
@@ -12,9 +12,9 @@ use std::{
 use flue_fuzz::verbs::{Call, Summary, read, run, seeds, watch_crashes, write};
 use flue_test_support::seeds::from_environment;
 
-/// Scripts from seeds in a run without `FLUE_SEED` and `FLUE_SEEDS`, at most.
+/// Maximum scripts from seeds in a run without `FLUE_SEED` and `FLUE_SEEDS`.
 const SEEDS: u64 = 700;
-/// No further script is begun after this time.
+/// No script starts after this time.
 const TIME: Duration = Duration::from_secs(3);
 
 fn tried(name: &str, script: &[Call], repeat: &str) -> Summary {
@@ -26,7 +26,7 @@ fn tried(name: &str, script: &[Call], repeat: &str) -> Summary {
     })
 }
 
-/// What scripts are for, at least: the right outcome by the right path.
+/// Minimum results of the scripts: the right outcome by the right path.
 const EXPECTED: &[(&str, Summary)] = &[
     ("send", Summary { messages: 10, checked: 10, ..NOTHING }),
     ("write-read", Summary { messages: 1, checked: 13, ..NOTHING }),
@@ -51,7 +51,7 @@ const NOTHING: Summary = Summary::NOTHING;
 fn with_a_purpose() -> Summary {
     let mut sum = Summary::default();
     for (name, script) in seeds::named() {
-        assert_eq!(read(&write(&script)), script, "{name} survives being written and read");
+        assert_eq!(read(&write(&script)), script, "{name} is unchanged by encoding and parsing");
         let repeat = "cargo test -p flue-fuzz --test verbs";
         let summary = tried(name, &script, repeat);
         for (_, expected) in EXPECTED.iter().filter(|(of, _)| *of == name) {
@@ -62,7 +62,7 @@ fn with_a_purpose() -> Summary {
     sum
 }
 
-/// Inputs that once broke something.
+/// Runs the inputs that once failed.
 fn found() -> usize {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("found/verbs");
     let Ok(files) = fs::read_dir(directory) else { return 0 };

@@ -1,9 +1,8 @@
-//! An allocator that counts, for programs that set it as their global one; the system's does the work.
+//! Counting allocator, for programs that set it as their global one; the system allocator does the work.
 //!
-//! Counts are those of a thread, so tests beside each other do not disturb each other. What a thread does inside
-//! [`excluded`] is not counted: the fixtures of a test. What the program holds is counted for all threads together
-//! ([`held_bytes`]). Where `FLUE_ALLOCATION_SITES` is set the calls that led to an
-//! allocation are kept too ([`record_sites`]).
+//! Counts are per thread, so concurrent tests do not affect each other. Work inside [`excluded`], the fixtures
+//! of a test, is not counted. Memory held by the program is counted for all threads together ([`held_bytes`]).
+//! If `FLUE_ALLOCATION_SITES` is set, the call stacks of allocations are recorded too ([`record_sites`]).
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -16,7 +15,7 @@ use std::{
 
 use offload_engine::sync::locks_taken;
 
-/// Sums of all threads that wrap: memory is given back by other threads than have got it.
+/// Wrapping sum over all threads: a thread may free memory that another one allocated.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -27,16 +26,16 @@ thread_local! {
     static SITES: RefCell<BTreeMap<String, Site>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Calls of the allocator that gave memory, and how much.
+/// Number and size of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allocations {
     /// Allocations, and reallocations that grew.
     pub count: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: u64,
 }
 
-/// What a thread has used so far.
+/// Resources used by a thread so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Memory.
@@ -46,12 +45,12 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of this thread, up to now.
+    /// Usage of this thread, up to now.
     pub fn now() -> Self {
         Self { allocations: ALLOCATED.get(), locks: locks_taken() - LOCKS_EXCLUDED.get() }
     }
 
-    /// What has come since `earlier`.
+    /// Usage since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -64,16 +63,16 @@ impl Usage {
     }
 }
 
-/// One place that allocates.
+/// Call site of allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Site {
-    /// How often it did.
+    /// Number of allocations.
     pub count: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes: u64,
 }
 
-/// Does `work` without counting it.
+/// Runs `work` without counting it.
 #[inline(always)]
 pub fn excluded<R>(work: impl FnOnce() -> R) -> R {
     let locks = locks_taken();
@@ -84,12 +83,12 @@ pub fn excluded<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Bytes that the program holds now, as they were asked for, of all threads and whether counted or not.
+/// Bytes that the program holds now, by requested size, of all threads and including excluded work.
 pub fn held_bytes() -> u64 {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Memory that was given, or not.
+/// Records memory that was returned, unless it is null.
 fn hold(memory: *mut u8, bytes: usize) -> *mut u8 {
     if !memory.is_null() {
         HELD.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -97,12 +96,12 @@ fn hold(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Whether this run is to say where it allocates.
-pub fn wants_sites() -> bool {
+/// True if this run must report its allocation sites.
+pub fn is_site_recording_requested() -> bool {
     std::env::var_os("FLUE_ALLOCATION_SITES").is_some()
 }
 
-/// Keeps the call stacks of this thread's allocations while `work` runs; returns them with how often each was seen.
+/// Records the call stacks of this thread's allocations while `work` runs; returns them with their counts.
 /// Slow.
 pub fn record_sites<R>(work: impl FnOnce() -> R) -> (R, BTreeMap<String, Site>) {
     RECORDING.set(true);
@@ -111,11 +110,11 @@ pub fn record_sites<R>(work: impl FnOnce() -> R) -> (R, BTreeMap<String, Site>) 
     (result, SITES.with_borrow_mut(std::mem::take))
 }
 
-/// Counts, and has the system allocate.
+/// Allocator that counts and forwards to the system's.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-// SAFETY: every call goes to `System` as it came; what is done beside it does not touch the memory.
+// SAFETY: every call is forwarded to `System` unchanged; the counting does not touch the memory.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -150,7 +149,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 fn count(bytes: usize) {
-    // A thread that ends still allocates; nobody asks it any more.
+    // An exiting thread still allocates; its counts are no longer read.
     let is_excluded = EXCLUDED.try_with(Cell::get).unwrap_or(1) > 0;
     if is_excluded {
         return;
@@ -173,7 +172,7 @@ fn keep_site(bytes: usize) {
     });
 }
 
-/// The frames of a backtrace that lie in the crates of the data path, innermost first, one a line.
+/// Frames of a backtrace in the crates of the data path, innermost first, one per line.
 fn own_frames(backtrace: &str) -> String {
     let mut stack = String::new();
     let mut lines = backtrace.lines().peekable();

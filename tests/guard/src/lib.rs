@@ -1,17 +1,17 @@
-//! What an operation on the data path may cost, and how that is counted.
+//! Cost limits of data path operations, and the means to count them.
 //!
-//! Two guards stand on this crate. `tests/allocations.rs` moves streams and RDMA through two nodes, in memory under
-//! virtual time and over TAPs, and says how many allocations, locks and system calls a message takes once
-//! everything is warm. `tests/instructions.rs` runs the program `hot-paths` under callgrind and compares the
-//! instructions of each operation with a snapshot in the repository.
+//! Two guards use this crate. `tests/allocations.rs` runs streams and RDMA through two nodes, in memory under
+//! virtual time and over TAPs. It limits the allocations, locks and system calls per message in the steady
+//! state. `tests/instructions.rs` runs the program `hot-paths` under callgrind and compares the instructions of
+//! each operation with a snapshot in the repository.
 //!
-//! | module | gives |
+//! | module | provides |
 //! |---|---|
-//! | [`counting`] | an allocator that counts, and counts of a thread |
-//! | [`wire`] | a link whose calls are counted, and left out of the count if it is only a fixture |
-//! | [`virtual_time`] | two nodes in memory, polled by turns |
+//! | [`counting`] | a counting allocator, and the counts of a thread |
+//! | [`wire`] | a link with counted calls; the work of a fixture link is excluded |
+//! | [`virtual_time`] | two nodes in memory, polled alternately |
 //! | [`rdma`] | connected queue pairs, and traffic on them |
-//! | [`stream`] | a client whose connections carry bytes as fast as they can |
+//! | [`stream`] | a client whose connections carry bytes at the maximum rate |
 
 pub mod counting;
 pub mod rdma;

@@ -1,7 +1,7 @@
-//! Two connected queue pairs, and traffic from the first to the second that never stops to think.
+//! Two connected queue pairs, and continuous traffic from the first to the second.
 //!
-//! The consumer's part allocates nothing: completions go to arrays, memory is registered once. So what is counted
-//! while it runs is what the adapters do.
+//! The consumer's part allocates nothing: completions are stored in arrays, and memory is registered once. The
+//! counts are therefore those of the adapters.
 
 use std::{
     net::SocketAddr,
@@ -13,42 +13,42 @@ use rdma_over_tcp::ndk::{
     QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
-/// Requests of up to [`SMALL_BYTES`] that are outstanding at once: enough for them to share segments.
+/// Outstanding requests of up to [`SMALL_BYTES`]: enough for them to share segments.
 const DEPTH_SMALL: u64 = 64;
-/// Larger ones.
+/// Outstanding requests of larger sizes.
 const DEPTH: u64 = 16;
-/// What counts as small.
+/// Maximum size of a small request, bytes.
 const SMALL_BYTES: usize = 2048;
 const LIMITS: ReadLimit = ReadLimit { inbound: 16, outbound: 16 };
 /// Steps without a completion after which traffic counts as stuck.
 const IDLE_STEPS_MAX: u64 = 20_000_000;
 
-/// What is asked of the first queue pair.
+/// Operation of the first queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// RDMA Write.
     Write,
-    /// Send, into receives that are posted again at once.
+    /// Send, into receives that are reposted immediately.
     Send,
     /// RDMA Read.
     Read,
     /// Atomic FetchAdd, of 8 bytes.
     FetchAdd,
-    /// Immediate data, into receives as a Send.
+    /// Immediate data, into receives like a Send.
     Immediate,
 }
 
 impl Operation {
-    /// Returns whether it takes receives.
+    /// True if it consumes receives.
     const fn is_received(self) -> bool {
         matches!(self, Self::Send | Self::Immediate)
     }
 }
 
-/// One end.
+/// One end of the connection.
 #[derive(Debug)]
 pub struct End {
-    /// Its queue pair.
+    /// Queue pair.
     pub qp: Qp,
     cq: Cq,
     buffer: RegisteredBuffer,
@@ -58,14 +58,16 @@ pub struct End {
 
 type CallbackResults<T> = Arc<Mutex<Option<T>>>;
 
-fn tells<T: Send + 'static>(told: &CallbackResults<T>) -> impl Fn(T) + Send + Sync + 'static {
-    let told = told.clone();
-    move |value| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
+fn store_result<T: Send + 'static>(
+    callback_result: &CallbackResults<T>,
+) -> impl Fn(T) + Send + Sync + 'static {
+    let callback_result = callback_result.clone();
+    move |value| *callback_result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
 }
 
-fn wait<T>(told: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
+fn wait<T>(callback_result: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
     for _ in 0..IDLE_STEPS_MAX {
-        if let Some(value) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(value) = callback_result.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return value;
         }
         step();
@@ -73,9 +75,15 @@ fn wait<T>(told: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
     panic!("{what} does not end");
 }
 
-/// SUCCESS, at once or later.
-fn settle(inline: NtStatus, told: &CallbackResults<NtStatus>, step: &mut dyn FnMut(), what: &str) {
-    let status = if inline == NtStatus::PENDING { wait(told, step, what) } else { inline };
+/// Asserts SUCCESS, returned immediately or by the callback.
+fn settle(
+    inline: NtStatus,
+    callback_result: &CallbackResults<NtStatus>,
+    step: &mut dyn FnMut(),
+    what: &str,
+) {
+    let status =
+        if inline == NtStatus::PENDING { wait(callback_result, step, what) } else { inline };
     assert_eq!(status, NtStatus::SUCCESS, "{what}");
 }
 
@@ -103,10 +111,10 @@ impl End {
 /// Connects a queue pair of the first adapter with one of the second, at `server`. `step` runs both nodes.
 ///
 /// # Errors
-/// An object could not be made.
+/// If an object cannot be created.
 ///
 /// # Panics
-/// A step of the connection fails, or never ends.
+/// If a step of the connection fails, or never completes.
 pub fn connect(
     adapters: [&Adapter; 2],
     server: SocketAddr,
@@ -116,17 +124,27 @@ pub fn connect(
     let mut near = End::new(adapters[0], buffer_bytes)?;
     let mut far = End::new(adapters[1], buffer_bytes)?;
     let incoming = CallbackResults::<Connector>::default();
-    let listener = adapters[1].create_listener(tells(&incoming))?;
-    let told = CallbackResults::<NtStatus>::default();
-    settle(listener.listen(server, tells(&told)), &told, step, "listen");
+    let listener = adapters[1].create_listener(store_result(&incoming))?;
+    let callback_result = CallbackResults::<NtStatus>::default();
+    settle(
+        listener.listen(server, store_result(&callback_result)),
+        &callback_result,
+        step,
+        "listen",
+    );
     let connector = adapters[0].create_connector()?;
     let connecting = CallbackResults::<NtStatus>::default();
-    let inline = connector.connect(&near.qp, None, server, LIMITS, &[], tells(&connecting));
+    let inline = connector.connect(&near.qp, None, server, LIMITS, &[], store_result(&connecting));
     let passive = wait(&incoming, step, "the request");
     let accepting = CallbackResults::<NtStatus>::default();
-    let accepted = passive.accept(&far.qp, LIMITS, &[], None, tells(&accepting));
+    let accepted = passive.accept(&far.qp, LIMITS, &[], None, store_result(&accepting));
     settle(inline, &connecting, step, "connect");
-    settle(connector.complete_connect(None, tells(&told)), &told, step, "complete");
+    settle(
+        connector.complete_connect(None, store_result(&callback_result)),
+        &callback_result,
+        step,
+        "complete",
+    );
     settle(accepted, &accepting, step, "accept");
     near.connector = Some(connector);
     far.connector = Some(passive);
@@ -146,7 +164,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Requests of `bytes` each, from the first to the second of `ends`.
+    /// Creates traffic of `bytes` per request, from the first to the second of `ends`.
     pub fn new(ends: [End; 2], operation: Operation, bytes: usize) -> Self {
         let traffic =
             Self { ends, operation, bytes, posted: 0, done: 0, received: 0, idle_turns: 0 };
@@ -163,7 +181,7 @@ impl Traffic {
         end.qp.receive(0, &[end.sge(self.bytes)]).expect("a receive");
     }
 
-    /// What takes a receive may be done long before it is taken: there are no more than there are receives.
+    /// A request may complete long before its receive does, so there are no more requests than receives.
     fn has_room(&self) -> bool {
         let is_taken =
             !self.operation.is_received() || self.posted < self.received + 2 * self.depth();
@@ -174,12 +192,12 @@ impl Traffic {
         if self.bytes <= SMALL_BYTES { DEPTH_SMALL } else { DEPTH }
     }
 
-    /// Posts one more request, of at most 64 that are outstanding.
+    /// Posts another request; at most 64 are outstanding.
     pub fn post(&mut self) {
         self.post_with(OpFlags::empty());
     }
 
-    /// Posts `count` requests that leave together.
+    /// Posts `count` requests that are sent together.
     pub fn post_together(&mut self, count: u64) {
         (1..count).for_each(|_| self.post_with(OpFlags::DEFER));
         self.post();
@@ -203,7 +221,7 @@ impl Traffic {
         self.posted += 1;
     }
 
-    /// Takes completions. Returns whether there were any.
+    /// Polls completions. True if there were any.
     fn take(&mut self, index: usize) -> bool {
         let mut results = [NdkResultEx::default(); DEPTH_SMALL as usize];
         let count = self.ends[index].cq.poll_ex(&mut results);
@@ -223,7 +241,7 @@ impl Traffic {
         count > 0
     }
 
-    /// Moves `messages` more, keeping the queue full, and waits for all of them. `step` runs both nodes.
+    /// Transfers `messages` more, keeping the queue full, and waits for all of them. `step` runs both nodes.
     ///
     /// # Panics
     /// As [`Traffic::finish`].
@@ -238,10 +256,10 @@ impl Traffic {
         self.finish(step);
     }
 
-    /// Waits for all that was posted.
+    /// Waits for all posted requests.
     ///
     /// # Panics
-    /// A request fails, or nothing completes any more.
+    /// If a request fails, or no completion arrives.
     pub fn finish(&mut self, step: &mut dyn FnMut()) {
         let receives = if self.operation.is_received() { self.posted } else { 0 };
         while self.done < self.posted || self.received < receives {

@@ -1,5 +1,5 @@
-//! A client of the target whose connections carry bytes as fast as they can, both ways, out of memory that is used
-//! again: what is counted while it runs is what the engine does.
+//! Client of the target whose connections carry bytes at the maximum rate, both ways. Memory is reused, so the
+//! counts are those of the engine.
 
 use std::collections::VecDeque;
 
@@ -15,29 +15,29 @@ use offload_engine::{
 
 use std::net::SocketAddr;
 
-/// Lists of a connection that are posted at once.
+/// Posted lists of a connection.
 pub const LISTS: usize = 16;
 
-/// The client. One connection each.
+/// Client with one connection.
 #[derive(Debug)]
 pub struct Pump {
     port: SocketPort,
     data: Bytes,
     handle: Option<OffloadHandle>,
-    /// Lists that may be posted.
+    /// Lists available for posting.
     spare: VecDeque<NetBufferList>,
-    /// Lists whose bytes the peer has.
+    /// Lists acknowledged by the peer.
     pub lists_sent: u64,
-    /// Bytes that have come.
+    /// Bytes received.
     pub bytes_received: u64,
-    /// Whether it sends.
+    /// True if it sends.
     pub sends: bool,
-    /// The peer has reset the connection.
+    /// True if the peer has reset the connection.
     is_over: bool,
 }
 
 impl Pump {
-    /// Sends lists of `list_bytes`.
+    /// Creates a client that sends lists of `list_bytes`.
     pub fn new(port: SocketPort, list_bytes: usize) -> Self {
         let data = Bytes::from(vec![0x5a; list_bytes]);
         let spare = (0..LISTS).map(|_| NetBufferList::from_mdl(1, data.clone())).collect();
@@ -53,14 +53,14 @@ impl Pump {
         }
     }
 
-    /// Listens; the first connection is its own.
+    /// Listens; the first accepted connection is used.
     pub fn listen(&self, local: SocketAddr) {
         let listener = ListenerId(self.port.allocate());
         let (local, at_once) = (local.into(), true);
         self.port.request(Request::Listen { listener, local, endpoint: None, backlog: 1, at_once });
     }
 
-    /// Connects.
+    /// Connects to `remote`.
     pub fn connect(&self, remote: SocketAddr) {
         let handle = OffloadHandle(self.port.allocate());
         self.port.request(Request::Connect {
@@ -73,7 +73,7 @@ impl Pump {
         });
     }
 
-    /// The connection, once the target has it.
+    /// Handle of the connection, once it is offloaded.
     pub fn offloaded(&self) -> Option<OffloadHandle> {
         self.handle
     }
@@ -81,7 +81,7 @@ impl Pump {
     fn post(&mut self, io: &mut ConnectionIo<'_>) {
         while self.sends && io.send_room() > 0 {
             let Some(mut list) = self.spare.pop_front() else { return };
-            // As a poster does that keeps its lists: the same memory, from its start.
+            // Like a poster that keeps its lists: the same memory, from its start.
             let NetBufferList { net_buffers, status, bytes_transferred, context: _ } = &mut list;
             for net_buffer in net_buffers {
                 net_buffer.clear();
@@ -131,14 +131,14 @@ impl OffloadClient for Pump {
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
 
     fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        // The other node has ended.
+        // The other node has exited.
         self.is_over |= event == ConnectionEvent::Abort;
         let is_expected = self.is_over || matches!(event, ConnectionEvent::SendBacklogChange(_));
         assert!(is_expected, "{event:?}");
     }
 
     fn uploaded(&mut self, _handle: OffloadHandle) {
-        unreachable!("nobody asks for the connection");
+        unreachable!("no upload is requested");
     }
 }
 

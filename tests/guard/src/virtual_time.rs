@@ -1,7 +1,7 @@
-//! Two nodes joined in memory, on virtual time, polled by turns on one thread.
+//! Two nodes connected in memory, on virtual time, polled alternately on one thread.
 //!
-//! Unlike `host_stack::simulation::Pair` the cores are shared with their consumers, as a node shares its own: a call
-//! leaves by the wire before it returns.
+//! Unlike in `host_stack::simulation::Pair`, the cores are shared with their consumers, as in a node: the
+//! frames of a call are sent before it returns.
 
 use std::{
     marker::PhantomData,
@@ -26,15 +26,15 @@ use rdma_over_tcp::{
 
 use crate::wire::{Calls, CountedLink};
 
-/// Virtual time that passes before a run counts as stuck.
+/// Virtual time limit of a run.
 const LIMIT: Instant = Instant::from_millis(600_000);
 
-/// The address of node 0 or 1, with a port.
+/// Address of node 0 or 1, with a port.
 pub fn address(index: usize, port: u16) -> SocketAddr {
     (Ipv4Addr::new(10, 9, 0, 1 + index as u8), port).into()
 }
 
-/// How an engine and a host stack of node 0 or 1 are configured.
+/// Configuration of engine and host stack of node 0 or 1.
 pub fn configuration(index: usize) -> (EngineConfig, HostConfig) {
     let mac = MacAddress([2, 0, 0, 0, 9, 1 + index as u8]);
     let own: IpAddr = address(index, 0).ip();
@@ -42,7 +42,7 @@ pub fn configuration(index: usize) -> (EngineConfig, HostConfig) {
     (EngineConfig::new(mac), host)
 }
 
-/// A node without clock or thread.
+/// Node without clock or thread.
 #[derive(Debug)]
 pub struct Station<C> {
     core: Mutex<Core>,
@@ -55,7 +55,8 @@ impl<C: NodeClient> Station<C> {
     fn new(index: usize, link: impl Link + 'static, client: impl FnOnce(SocketPort) -> C) -> Self {
         let (engine, host) = configuration(index);
         let (link, calls) = CountedLink::new(link, true);
-        let core = Core::new(Box::new(link), engine, host, client).expect("descriptors are left");
+        let core =
+            Core::new(Box::new(link), engine, host, client).expect("a descriptor is available");
         Self { core: Mutex::new(core), now_ns: AtomicU64::new(0), calls, client: PhantomData }
     }
 
@@ -64,17 +65,17 @@ impl<C: NodeClient> Station<C> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Virtual time.
+    /// Current virtual time.
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.now_ns.load(Ordering::Relaxed))
     }
 
-    /// Looks at the client.
+    /// Reads the state of the client.
     pub fn look<R>(&self, look: impl FnOnce(&C) -> R) -> R {
         look(self.core().clients.first())
     }
 
-    /// Acts on the client, and sends what follows from it.
+    /// Calls the client, and sends the resulting frames.
     pub fn with<R>(&self, work: impl FnOnce(&mut C, Instant) -> R) -> R {
         let core = &mut *self.core();
         let now = self.now();
@@ -94,14 +95,14 @@ impl Driver for Station<AdapterCore> {
 /// Two stations and their clock.
 #[derive(Debug)]
 pub struct Stations<C> {
-    /// Both.
+    /// Nodes 0 and 1.
     pub nodes: [Arc<Station<C>>; 2],
     now: Instant,
     idle_rounds: u32,
 }
 
 impl<C: NodeClient> Stations<C> {
-    /// Two nodes at time zero, on a link of Ethernet's MTU with the offloads of a virtio-net header.
+    /// Creates two nodes at time zero, on a link with Ethernet's MTU and the offloads of a virtio-net header.
     pub fn new(mut client: impl FnMut(SocketPort) -> C) -> Self {
         let (one, other) = memory_link_pair(MemoryLinkOptions::default());
         let nodes = [
@@ -111,15 +112,15 @@ impl<C: NodeClient> Stations<C> {
         Self { nodes, now: Instant::ZERO, idle_rounds: 0 }
     }
 
-    /// Frames sent so far, by either.
+    /// Frames sent so far by both nodes.
     pub fn frames(&self) -> u64 {
         self.nodes.iter().map(|node| node.calls.counts().transmits).sum()
     }
 
-    /// One iteration of both nodes and the callbacks that are due; when there is nothing to do, time moves on.
+    /// Runs one iteration of both nodes and the due callbacks. If both are idle, advances the time.
     ///
     /// # Panics
-    /// Nothing is due any more, or the limit of virtual time is reached.
+    /// If nothing is due any more, or the limit of virtual time is reached.
     pub fn step(&mut self) {
         let mut is_busy = false;
         for node in &self.nodes {
@@ -132,7 +133,7 @@ impl<C: NodeClient> Stations<C> {
             callbacks.into_iter().for_each(|callback| callback());
         }
         self.idle_rounds = if is_busy { 0 } else { self.idle_rounds + 1 };
-        // A frame that one has sent in its turn is for the other to see.
+        // The other node must still receive a frame sent in this round.
         if self.idle_rounds >= 2 {
             let due = |node: &Arc<Station<C>>| node.core().poll_at(self.now);
             let next = self.nodes.iter().filter_map(due).min().expect("something is due");

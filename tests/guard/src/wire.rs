@@ -1,4 +1,4 @@
-//! A link whose calls are counted.
+//! Link with counted calls.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use offload_engine::{
 
 use crate::counting::excluded;
 
-/// Calls of a link.
+/// Call counters of a link.
 #[derive(Debug, Default)]
 pub struct Calls {
     receives: AtomicU64,
@@ -26,19 +26,19 @@ pub struct Calls {
     frames: AtomicU64,
 }
 
-/// [`Calls`] at one moment.
+/// Values of [`Calls`] at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CallCounts {
-    /// Batches asked for.
+    /// Batches requested.
     pub receives: u64,
-    /// Frames or super-segments sent.
+    /// Frames or GSO packets sent.
     pub transmits: u64,
-    /// Frames or super-segments received.
+    /// Frames or GSO packets received.
     pub frames: u64,
 }
 
 impl Calls {
-    /// So far.
+    /// Counts so far.
     pub fn counts(&self) -> CallCounts {
         let Self { receives, transmits, frames } = self;
         CallCounts {
@@ -49,7 +49,7 @@ impl Calls {
     }
 }
 
-/// A link with [`Calls`].
+/// Link with [`Calls`].
 #[derive(Debug)]
 pub struct CountedLink<L> {
     link: L,
@@ -58,13 +58,13 @@ pub struct CountedLink<L> {
 }
 
 impl<L: Link> CountedLink<L> {
-    /// What `link` itself allocates and locks counts, unless it `is_fixture`.
+    /// Wraps `link`. Its allocations and locks are counted unless it `is_fixture`.
     pub fn new(link: L, is_fixture: bool) -> (Self, Arc<Calls>) {
         let calls = Arc::<Calls>::default();
         (Self { link, calls: calls.clone(), is_fixture }, calls)
     }
 
-    // Inlined, so that the instructions of a row do not depend on how the rest of the program is laid out.
+    // Inlined, so that the instructions of a row are independent of the program's layout.
     #[inline(always)]
     fn call<R>(&mut self, work: impl FnOnce(&mut L) -> R) -> R {
         match self.is_fixture {

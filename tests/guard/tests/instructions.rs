@@ -1,9 +1,9 @@
-//! Instructions of each operation on the data path, against a snapshot.
+//! Instructions of each data path operation, compared with a snapshot.
 //!
-//! The program `hot-paths`, built as a release is, runs under callgrind, which counts the same on a busy machine as
-//! on an idle one. What differs by more than [`TOLERANCE_PERCENT`] from `instructions.snap` fails, in either direction:
-//! a gain that is not written down hides the next loss. Another compiler inlines differently, so with one only
-//! [`FOREIGN_TOLERANCE_PERCENT`] more is too much. `FLUE_BLESS=1` writes the snapshot anew.
+//! The program `hot-paths`, built in release mode, runs under callgrind, whose counts are independent of the
+//! machine's load. A difference of more than [`TOLERANCE_PERCENT`] from `instructions.snap` fails, in either
+//! direction: an unrecorded gain hides the next loss. Another compiler inlines differently; then only an
+//! increase of more than [`FOREIGN_TOLERANCE_PERCENT`] fails. `FLUE_BLESS=1` updates the snapshot.
 
 use std::{
     collections::BTreeMap,
@@ -16,14 +16,14 @@ use std::{
 
 use flue_test_support::needs::{Need, lacks};
 
-/// What inlining and the layout of a build may make of it.
+/// Tolerance for differences of inlining and layout between builds.
 const TOLERANCE_PERCENT: f64 = 3.0;
-/// The same for another compiler or tool than the snapshot's.
+/// Tolerance for another compiler or tool than the snapshot's.
 const FOREIGN_TOLERANCE_PERCENT: f64 = 25.0;
 const SNAPSHOT: &str = "instructions.snap";
 const UPDATE: &str = "FLUE_BLESS=1 cargo test -p flue-guard --test instructions";
 
-/// Costs by name, and with what they were counted.
+/// Costs by name, and the versions of the tools that counted them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Snapshot {
     tools: Vec<String>,
@@ -57,7 +57,7 @@ impl Snapshot {
     }
 }
 
-/// A row for each operation, and what is wrong.
+/// Table with a row for each operation, and the failures.
 fn compare(kept: &Snapshot, counted: &Snapshot) -> (String, Vec<String>) {
     let is_foreign = kept.tools != counted.tools;
     let mut table = format!("{:32} {:>9} {:>9}\n", "instructions of", "snapshot", "now");
@@ -92,21 +92,21 @@ fn compare(kept: &Snapshot, counted: &Snapshot) -> (String, Vec<String>) {
     (table, wrong)
 }
 
-/// What a command printed.
+/// Standard output of a command.
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} ended with {}: {errors}", output.status);
-    String::from_utf8(output.stdout).expect("it prints text")
+    String::from_utf8(output.stdout).expect("its output is UTF-8")
 }
 
 fn version(program: &str) -> String {
     output(Command::new(program).arg("--version")).trim().to_owned()
 }
 
-/// Builds `hot-paths` as a release is built.
+/// Builds `hot-paths` in release mode.
 fn build() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in `target`");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in `target`");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     output(
         Command::new(cargo)
@@ -125,11 +125,11 @@ fn build() -> PathBuf {
     target.join("release/hot-paths")
 }
 
-/// Instructions of each case, over its operations.
+/// Instructions per operation of each case.
 fn count(program: &Path) -> BTreeMap<String, u64> {
     let directory =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("a directory of our own");
+    fs::create_dir_all(&directory).expect("the directory can be created");
     let dump = directory.join("out");
     let printed = output(
         Command::new("valgrind")
@@ -149,12 +149,12 @@ fn count(program: &Path) -> BTreeMap<String, u64> {
         (name.to_owned(), total.div_ceil(operations))
     };
     let counted = printed.lines().enumerate().map(case).collect();
-    fs::remove_dir_all(&directory).expect("the directory is ours");
+    fs::remove_dir_all(&directory).expect("the test owns the directory");
     counted
 }
 
 #[test]
-fn hot_paths_cost_what_the_snapshot_says() {
+fn hot_paths_match_the_snapshot() {
     if lacks(&[Need::Tool("valgrind")]) {
         return;
     }
@@ -168,14 +168,14 @@ fn hot_paths_cost_what_the_snapshot_says() {
     if env::var_os("FLUE_BLESS").is_some() {
         fs::write(&path, counted.text()).expect("the snapshot can be written");
     }
-    let kept = Snapshot::parse(&fs::read_to_string(&path).expect("there is a snapshot"));
+    let kept = Snapshot::parse(&fs::read_to_string(&path).expect("the snapshot exists"));
     let (table, wrong) = compare(&kept, &counted);
     println!("{table}");
     assert!(wrong.is_empty(), "\n{table}\n{}\n\nif that is meant: {UPDATE}", wrong.join("\n"));
 }
 
 #[test]
-fn what_differs_is_found() {
+fn differences_from_the_snapshot_are_found() {
     let snapshot = |tool: &str, counts: &[(&str, u64)]| Snapshot {
         tools: vec![tool.into()],
         instructions: counts.iter().map(|(name, count)| ((*name).into(), *count)).collect(),

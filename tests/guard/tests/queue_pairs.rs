@@ -1,6 +1,7 @@
-//! A thousand queue pairs on one node: what one holds that is connected and idle, and that each works.
+//! A thousand queue pairs on one node: memory held by a connected, idle queue pair, and a data transfer on
+//! each.
 //!
-//! One test: what is held is counted for the whole program.
+//! There is one test, since held memory is counted for the whole program.
 
 use std::{thread, time::Instant};
 
@@ -16,14 +17,15 @@ use rdma_over_tcp::ndk::{
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const COUNT: usize = 1000;
-/// What a queue pair may hold that is connected and idle, with its connector and its connection, but for its
-/// completion queue.
+/// Limit for the memory held by a connected, idle queue pair, with its connector and its connection, but
+/// without its completion queue.
 const HELD_MAX: u64 = 32 << 10;
-/// Of a message, of more than one segment.
+/// Size of a message, which takes more than one segment.
 const BYTES: usize = 2000;
 const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
 
-/// One of both nodes, with memory that all of its queue pairs use: a part to send from and one to receive into of each.
+/// One node, with memory shared by all of its queue pairs: each has a part to send from and one to receive
+/// into.
 struct End {
     node: Node<AdapterCore>,
     adapter: Adapter,
@@ -52,7 +54,7 @@ impl End {
         Sge { address, length: BYTES as u32, token: self.mr.local_token() }
     }
 
-    /// The message that the end `sender` sends by pair `number`.
+    /// Message of the end `sender` on pair `number`.
     fn message(sender: usize, number: usize) -> Vec<u8> {
         let first = 2 * number + sender;
         (0..BYTES).map(|at| (first.wrapping_mul(0x9e37_79b9) >> 8) as u8 ^ at as u8).collect()
@@ -72,7 +74,7 @@ impl End {
         }
     }
 
-    /// A send and a receive of each pair.
+    /// Polls the completions of a send and a receive of each pair.
     fn complete(&self) {
         let (mut results, mut left) = ([NdkResultEx::default(); 64], 2 * COUNT);
         while left > 0 {
@@ -91,7 +93,7 @@ impl End {
         }
     }
 
-    /// Closes everything, in any order but that of its dependencies.
+    /// Closes all objects, in an arbitrary order that respects their dependencies.
     fn close(self) {
         let Self { mut node, adapter, pd, cq, mr, pairs, .. } = self;
         let mut closes: Vec<_> = [Begun::close(|done| pd.close(done))].into();
@@ -126,13 +128,13 @@ fn connect(near: &mut End, far: &mut End, incoming: &mut Incoming) {
     });
 }
 
-/// What each of the queue pairs of both nodes holds, if that is all that has come since.
+/// Memory held per queue pair of both nodes, relative to `before`.
 fn each(before: u64) -> u64 {
     held_bytes().saturating_sub(before) / (2 * COUNT as u64)
 }
 
 #[test]
-fn a_thousand_queue_pairs() {
+fn thousand_queue_pairs_stay_within_memory_limit() {
     let Pair { adapters: [near, far], nodes: [near_node, far_node] } =
         Pair::open(AdapterConfig::default()).unwrap();
     let (mut near, mut far) = (End::new(near_node, near), End::new(far_node, far));

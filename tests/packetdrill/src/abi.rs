@@ -1,12 +1,12 @@
-//! The C side: the table of functions that packetdrill asks for, and what the dynamic loader is offered.
+//! C interface: the function table that packetdrill requests, and the symbols for the dynamic loader.
 //!
-//! packetdrill loads the shared object, looks up `packetdrill_interface_init`, and has its table filled.
-//! From then on every system call of a script and every packet comes through it. Here pointers
-//! become slices and results become `errno`; nothing is decided.
+//! packetdrill loads the shared object, looks up `packetdrill_interface_init`, and has its table filled. From
+//! then on every system call of a script and every packet passes through the table. This file converts pointers
+//! to slices and results to `errno`; it decides nothing.
 //!
-//! Two things packetdrill asks of the C library even then: `getsockopt` for `%{ }%` blocks, and
-//! `mlockall`, which an ordinary user is refused. With the object in `LD_PRELOAD` too, both are answered
-//! here; on virtual time no page need be locked.
+//! packetdrill still calls two functions of the C library: `getsockopt` for `%{ }%` blocks, and `mlockall`,
+//! which fails for an ordinary user. With the object in `LD_PRELOAD` too, both are implemented here. On virtual
+//! time no page needs to be locked.
 
 mod table;
 
@@ -32,14 +32,14 @@ use crate::{
     sockets::{Progress, Sockets},
 };
 
-/// MSG_ flags that change nothing for a connection here, or that are followed.
+/// Supported MSG_ flags: either without effect on a connection here, or implemented.
 const FLAGS_KNOWN: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_TRUNC | libc::MSG_WAITALL;
 
-/// The instance whose descriptors a preloaded `getsockopt` looks for.
+/// Instance whose descriptors a preloaded `getsockopt` looks up.
 static CURRENT: Mutex<Weak<Instance>> = Mutex::new(Weak::new());
 
-/// Makes an adapter as `flags` say, and its table.
+/// Creates an adapter configured by `flags`, and its table.
 pub(crate) fn make(flags: &str) -> Result<Table, String> {
     let instance = Arc::new(Instance::new(Settings::parse(flags)?));
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&instance);
@@ -80,10 +80,10 @@ pub(crate) fn make(flags: &str) -> Result<Table, String> {
     })
 }
 
-/// What packetdrill calls: fills the table, or ends the process with what is wrong with the flags.
+/// Entry point for packetdrill: fills the table, or exits the process with the error in the flags.
 ///
 /// # Safety
-/// `flags` is null or a C string; `table` points to a `struct packetdrill_interface` that is written.
+/// `flags` is null or a C string; `table` points to a writable `struct packetdrill_interface`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table: *mut c_void) {
     let flags = if flags.is_null() {
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table:
         unsafe { CStr::from_ptr(flags) }.to_str().unwrap_or("not UTF-8")
     };
     match make(flags) {
-        // SAFETY: the table is the caller's to be written, by contract; its old contents own nothing.
+        // SAFETY: the caller permits writing the table, by contract; its old contents own nothing.
         Ok(made) => unsafe { table.cast::<Table>().write(made) },
         Err(error) => {
             eprintln!("{error}");
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table:
     }
 }
 
-/// getsockopt(2) for whoever has this object preloaded: the adapter's descriptors, and the kernel's.
+/// getsockopt(2) for a program that preloads this object: the adapter's descriptors, and the kernel's.
 ///
 /// # Safety
 /// As getsockopt(2): `value` has room for `*length` bytes.
@@ -120,19 +120,19 @@ pub unsafe extern "C" fn getsockopt(
         // SAFETY: room for `*length` bytes, by contract.
         return unsafe { give_option(option, value, length) };
     }
-    // SAFETY: the kernel's own interface with the caller's own arguments.
+    // SAFETY: the kernel's own interface with the caller's arguments.
     let result = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, length) };
     result as c_int
 }
 
-/// mlockall(2) for whoever has this object preloaded: nothing is locked, and nothing need be.
+/// mlockall(2) for a program that preloads this object: no page is locked, and none needs to be.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(_flags: c_int) -> c_int {
     0
 }
 
 fn instance<'a>(user: User) -> &'a Instance {
-    // SAFETY: `make` gave this pointer out of an Arc, and `free`, the last call, has not come.
+    // SAFETY: `make` created this pointer from an Arc, and `free`, the last call, has not occurred.
     unsafe { &*user.cast::<Instance>() }
 }
 
@@ -168,13 +168,13 @@ unsafe fn slice<'a>(data: *const c_void, length: usize) -> &'a [u8] {
 unsafe fn copy_out(data: &[u8], target: *mut c_void, room: usize) -> usize {
     let count = data.len().min(room);
     if !target.is_null() {
-        // SAFETY: the caller's contract; Rust's slices do not overlap with a C caller's buffer.
+        // SAFETY: the caller's contract; Rust slices do not overlap with a C caller's buffer.
         unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), target.cast(), count) };
     }
     count
 }
 
-/// An address, of the bytes of a `struct sockaddr_in` or `sockaddr_in6`.
+/// Parses the bytes of a `struct sockaddr_in` or `sockaddr_in6`.
 fn read_address(bytes: &[u8]) -> Result<SocketAddr, Errno> {
     let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk().ok_or(Errno::INVAL)?));
     let port = |bytes: &[u8]| u16::from_be_bytes([bytes[2], bytes[3]]);
@@ -192,7 +192,7 @@ fn read_address(bytes: &[u8]) -> Result<SocketAddr, Errno> {
     }
 }
 
-/// The bytes of a `struct sockaddr_in` or `sockaddr_in6`.
+/// Bytes of a `struct sockaddr_in` or `sockaddr_in6`.
 pub(crate) fn address_bytes(address: SocketAddr) -> Vec<u8> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut bytes = (family as u16).to_ne_bytes().to_vec();
@@ -212,7 +212,7 @@ pub(crate) fn address_bytes(address: SocketAddr) -> Vec<u8> {
 }
 
 extern "C" fn free(user: User) {
-    // SAFETY: `make` gave this pointer out of an Arc; packetdrill frees once, after all other calls.
+    // SAFETY: `make` created this pointer from an Arc; packetdrill frees once, after all other calls.
     drop(unsafe { Arc::from_raw(user.cast::<Instance>().cast_const()) });
 }
 
@@ -277,7 +277,7 @@ fn receive(user: User, fd: c_int, count: usize, flags: c_int) -> Result<Bytes, E
     })
 }
 
-/// Writes all of `data`; stops where it would have to wait and must not.
+/// Writes all of `data`; stops where a nonblocking call would block.
 fn transmit(user: User, fd: c_int, data: &[u8], flags: c_int) -> ssize_t {
     if flags & !FLAGS_KNOWN != 0 {
         return counted(Err(Errno::OPNOTSUPP));
@@ -293,7 +293,7 @@ fn transmit(user: User, fd: c_int, data: &[u8], flags: c_int) -> ssize_t {
                     return Progress::Done(Ok(sent));
                 }
             }
-            // What was taken counts first; the error stays for the next call.
+            // A partial write is reported first; the error is kept for the next call.
             Progress::Done(Err(_)) if sent > 0 => return Progress::Done(Ok(sent)),
             Progress::Later if nonblocking && sent > 0 => return Progress::Done(Ok(sent)),
             Progress::Later if nonblocking => return Progress::Done(Err(Errno::AGAIN)),
@@ -327,7 +327,7 @@ unsafe fn vectors_of<'a>(vectors: *const iovec, count: usize) -> &'a [iovec] {
 }
 
 /// # Safety
-/// `vectors` is valid for `count` elements, each of which names memory that may be written.
+/// `vectors` is valid for `count` elements, each of which refers to writable memory.
 unsafe fn receive_scattered(
     user: User,
     fd: c_int,
@@ -350,7 +350,7 @@ unsafe fn receive_scattered(
 }
 
 /// # Safety
-/// `vectors` is valid for `count` elements, each of which names memory that may be read.
+/// `vectors` is valid for `count` elements, each of which refers to readable memory.
 unsafe fn gather(vectors: *const iovec, count: usize) -> Vec<u8> {
     // SAFETY: the caller's contract.
     let vectors = unsafe { vectors_of(vectors, count) };
@@ -393,7 +393,7 @@ unsafe extern "C" fn recvfrom(
     length: *mut socklen_t,
 ) -> ssize_t {
     if !length.is_null() {
-        // SAFETY: recvfrom(2)'s contract. A connection has no address to tell.
+        // SAFETY: recvfrom(2)'s contract. A connected socket returns no address.
         unsafe { *length = 0 };
     }
     // SAFETY: recvfrom(2)'s contract.
@@ -440,7 +440,7 @@ unsafe extern "C" fn sendto(
     _address: *const sockaddr,
     _length: socklen_t,
 ) -> ssize_t {
-    // SAFETY: sendto(2)'s contract. The address of a connection means nothing.
+    // SAFETY: sendto(2)'s contract. The address is ignored for a connected socket.
     transmit(user, fd, unsafe { slice(data, count) }, flags)
 }
 
@@ -455,8 +455,8 @@ unsafe extern "C" fn sendmsg(
     transmit(user, fd, &data, flags)
 }
 
-/// Variadic in C. Where an integer or pointer that follows `...` goes is where a third parameter goes, on
-/// every ABI that Linux has.
+/// Variadic in C. On every ABI of Linux, an integer or pointer argument after `...` is passed like a third
+/// parameter.
 extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_int) -> c_int {
     let result = instance(user).now(|sockets| {
         let socket = sockets.get_mut(fd)?;
@@ -474,11 +474,11 @@ extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_int) -> c
     result.unwrap_or_else(fail)
 }
 
-/// As `fcntl`.
+/// Variadic in C, like `fcntl`.
 unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut c_int) -> c_int {
     match instance(user).now(|sockets| sockets.ioctl(fd, request)) {
         Ok(count) => {
-            // SAFETY: all known requests have an int to be written.
+            // SAFETY: all known requests write an int.
             unsafe { *value = count };
             0
         }
@@ -568,7 +568,7 @@ unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, length: size
     0
 }
 
-/// An empty packet says that none comes, which ends the script with an error.
+/// An empty packet indicates that none will arrive, which ends the script with an error.
 unsafe extern "C" fn netdev_receive(
     user: User,
     packet: *mut c_void,
@@ -576,7 +576,7 @@ unsafe extern "C" fn netdev_receive(
     time: *mut c_longlong,
 ) -> c_int {
     let (at, data) = instance(user).sniff().unwrap_or_default();
-    // SAFETY: the interface's contract: room for `*length` bytes, and both results to be written.
+    // SAFETY: the interface's contract: room for `*length` bytes, and both results are writable.
     unsafe {
         *length = copy_out(&data, packet, *length);
         *time = at as c_longlong;

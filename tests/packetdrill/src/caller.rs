@@ -1,4 +1,4 @@
-//! The interface for a caller in Rust: the same table, function for function, as packetdrill calls it.
+//! Interface for a caller in Rust: the same function table that packetdrill calls.
 
 use core::{ffi::c_void, net::SocketAddr, ptr};
 use std::io;
@@ -7,24 +7,24 @@ use libc::{pollfd, sockaddr, socklen_t, timeval};
 
 use crate::abi::{self, Table, address_bytes};
 
-/// What poll(2) is asked of one descriptor, and its answer.
+/// `struct pollfd` of poll(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollDescriptor {
-    /// Which.
+    /// File descriptor.
     pub fd: i32,
-    /// POLLIN and its like that are asked for.
+    /// Requested events, such as POLLIN.
     pub events: i16,
-    /// Those that are there.
+    /// Returned events.
     pub revents: i16,
 }
 
-/// An adapter under test. The thread that makes it drives its clock.
+/// Adapter under test. The thread that creates it drives its clock.
 #[derive(Debug)]
 pub struct Adapter {
     table: Table,
 }
 
-// SAFETY: packetdrill itself calls the table from two threads; everything behind it is behind a lock.
+// SAFETY: packetdrill itself calls the table from two threads; all state is protected by a lock.
 unsafe impl Send for Adapter {}
 // SAFETY: as above.
 unsafe impl Sync for Adapter {}
@@ -38,10 +38,10 @@ fn check_fd(result: i32) -> io::Result<i32> {
 }
 
 impl Adapter {
-    /// An adapter as `--so_flags` say.
+    /// Creates an adapter configured by `--so_flags`.
     ///
     /// # Errors
-    /// Names the flag that is not understood.
+    /// The flag that is not supported.
     pub fn new(flags: &str) -> Result<Self, String> {
         abi::make(flags).map(|table| Self { table })
     }
@@ -49,7 +49,7 @@ impl Adapter {
     /// socket(2).
     ///
     /// # Errors
-    /// As the system call; so it is with all calls.
+    /// As the system call; the same applies to all calls below.
     pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> io::Result<i32> {
         check_fd((self.table.socket)(self.table.userdata, domain, kind, protocol))
     }
@@ -61,7 +61,7 @@ impl Adapter {
     pub fn bind(&self, fd: i32, address: SocketAddr) -> io::Result<i32> {
         let bytes = address_bytes(address);
         let length = bytes.len() as socklen_t;
-        // SAFETY: `length` bytes are at the address.
+        // SAFETY: the address has `length` bytes.
         check_fd(unsafe {
             (self.table.bind)(self.table.userdata, fd, bytes.as_ptr().cast::<sockaddr>(), length)
         })
@@ -93,7 +93,7 @@ impl Adapter {
     pub fn connect(&self, fd: i32, address: SocketAddr) -> io::Result<i32> {
         let bytes = address_bytes(address);
         let length = bytes.len() as socklen_t;
-        // SAFETY: `length` bytes are at the address.
+        // SAFETY: the address has `length` bytes.
         check_fd(unsafe {
             (self.table.connect)(self.table.userdata, fd, bytes.as_ptr().cast::<sockaddr>(), length)
         })
@@ -104,7 +104,7 @@ impl Adapter {
     /// # Errors
     /// As the system call.
     pub fn recv(&self, fd: i32, data: &mut [u8], flags: i32) -> io::Result<usize> {
-        // SAFETY: the slice may be written.
+        // SAFETY: the slice is writable.
         check(unsafe {
             (self.table.recv)(
                 self.table.userdata,
@@ -121,7 +121,7 @@ impl Adapter {
     /// # Errors
     /// As the system call.
     pub fn send(&self, fd: i32, data: &[u8], flags: i32) -> io::Result<usize> {
-        // SAFETY: the slice may be read.
+        // SAFETY: the slice is readable.
         check(unsafe {
             (self.table.send)(
                 self.table.userdata,
@@ -141,13 +141,13 @@ impl Adapter {
         check_fd((self.table.fcntl)(self.table.userdata, fd, command, argument))
     }
 
-    /// ioctl(2) of a request that gives an int.
+    /// ioctl(2) of a request that returns an int.
     ///
     /// # Errors
     /// As the system call.
     pub fn ioctl(&self, fd: i32, request: u64) -> io::Result<i32> {
         let mut value = 0;
-        // SAFETY: the request has an int to be written.
+        // SAFETY: the request writes an int.
         check_fd(unsafe { (self.table.ioctl)(self.table.userdata, fd, request, &raw mut value) })?;
         Ok(value)
     }
@@ -175,7 +175,7 @@ impl Adapter {
     pub fn getsockopt(&self, fd: i32, level: i32, name: i32, room: usize) -> io::Result<Vec<u8>> {
         let mut value = vec![0; room];
         let mut length = room as socklen_t;
-        // SAFETY: `length` bytes may be written.
+        // SAFETY: `length` bytes are writable.
         check_fd(unsafe {
             (self.table.getsockopt)(
                 self.table.userdata,
@@ -196,7 +196,7 @@ impl Adapter {
     /// As the system call.
     pub fn setsockopt(&self, fd: i32, level: i32, name: i32, value: &[u8]) -> io::Result<i32> {
         let length = value.len() as socklen_t;
-        // SAFETY: `length` bytes may be read.
+        // SAFETY: `length` bytes are readable.
         check_fd(unsafe {
             (self.table.setsockopt)(
                 self.table.userdata,
@@ -216,15 +216,15 @@ impl Adapter {
     pub fn poll(&self, descriptor: &mut PollDescriptor, timeout: i32) -> io::Result<i32> {
         let PollDescriptor { fd, events, revents: _ } = *descriptor;
         let mut raw = pollfd { fd, events, revents: 0 };
-        // SAFETY: one descriptor, that may be written.
+        // SAFETY: one descriptor, which is writable.
         let ready = unsafe { (self.table.poll)(self.table.userdata, &raw mut raw, 1, timeout) };
         descriptor.revents = raw.revents;
         check_fd(ready)
     }
 
-    /// Hands the adapter an IP packet.
+    /// Passes an IP packet to the adapter.
     pub fn inject(&self, packet: &[u8]) {
-        // SAFETY: the slice may be read. The result is always 0.
+        // SAFETY: the slice is readable. The result is always 0.
         unsafe {
             (self.table.netdev_send)(
                 self.table.userdata,
@@ -234,13 +234,13 @@ impl Adapter {
         };
     }
 
-    /// The adapter's next IP packet and its time in microseconds; lets time go by until one comes.
-    /// `None`: none comes.
+    /// Next IP packet of the adapter and its time in microseconds. Advances the time until there is one. `None`
+    /// if no packet is sent.
     pub fn sniff(&self) -> Option<(i64, Vec<u8>)> {
         let mut packet = vec![0; 65_536];
         let mut length = packet.len();
         let mut time = 0;
-        // SAFETY: `length` bytes, and both results, may be written. The result is always 0.
+        // SAFETY: `length` bytes, and both results, are writable. The result is always 0.
         unsafe {
             (self.table.netdev_receive)(
                 self.table.userdata,
@@ -253,15 +253,15 @@ impl Adapter {
         (length > 0).then_some((time, packet))
     }
 
-    /// Lets `micros` microseconds go by.
+    /// Advances the time by `micros` microseconds.
     pub fn sleep(&self, micros: u32) {
         (self.table.usleep)(self.table.userdata, micros);
     }
 
-    /// The time in microseconds. The driving thread moves it on by one with every call.
+    /// Time in microseconds. Each call of the driving thread advances it by one.
     pub fn time(&self) -> i64 {
         let mut time = timeval { tv_sec: 0, tv_usec: 0 };
-        // SAFETY: the result may be written; the time zone is not looked at.
+        // SAFETY: the result is writable; the time zone is not read.
         unsafe { (self.table.gettimeofday)(self.table.userdata, &raw mut time, ptr::null_mut()) };
         time.tv_sec * 1_000_000 + time.tv_usec
     }

@@ -1,8 +1,8 @@
-//! The client of the node under test: [`Streams`], with a gate before what the target receives.
+//! Client of the node under test: [`Streams`], with a gate before the data that the target receives.
 //!
-//! A stream takes what comes as fast as it comes. A socket leaves it with TCP until somebody reads, so
-//! that the window shows what is unread. So the gate refuses what nobody has asked for; TCP keeps it
-//! and closes the window by as much (CH-IND-1). In the host stack data goes up on credit instead.
+//! A stream accepts data at the rate of arrival. A socket keeps data in TCP until the application reads, so
+//! that the window reflects the unread data. The gate therefore refuses data that is not requested; TCP keeps
+//! it and reduces the window (CH-IND-1). In the host stack, data is delivered on credit instead.
 
 use std::collections::HashMap;
 
@@ -14,20 +14,20 @@ use offload_engine::{
     time::Instant,
 };
 
-/// What is known of one connection with the target.
+/// Gate of one connection with the target.
 #[derive(Default, Debug)]
 struct Gate {
-    /// Bytes that a reader waits for.
-    wanted: usize,
-    /// Something was refused since.
+    /// Bytes requested by a reader.
+    requested: usize,
+    /// True if data was refused since.
     refused: bool,
-    /// Bytes that have passed.
+    /// Bytes accepted.
     passed: u64,
-    /// The application has closed: nobody will read what comes.
+    /// True if the application has closed the socket: received data will not be read.
     abandoned: bool,
 }
 
-/// The layer above host stack and target.
+/// Layer above host stack and target.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) streams: Streams,
@@ -39,8 +39,8 @@ impl Client {
         Self { streams, gates: HashMap::new() }
     }
 
-    /// Lets at most `count` bytes through; they come with the next poll of the node.
-    pub(crate) fn want(
+    /// Requests at most `count` bytes, which are delivered with the next poll of the node.
+    pub(crate) fn request_data(
         &mut self,
         now: Instant,
         connections: &mut Connections,
@@ -48,7 +48,7 @@ impl Client {
         count: usize,
     ) {
         if let Some(gate) = self.gates.get_mut(&handle) {
-            gate.wanted = count;
+            gate.requested = count;
             gate.refused = false;
             if let Some(mut io) = connections.get(now, handle) {
                 io.resume_receive();
@@ -57,23 +57,23 @@ impl Client {
     }
 
     /// Closes the gate again.
-    pub(crate) fn enough(&mut self, handle: OffloadHandle) {
+    pub(crate) fn close_gate(&mut self, handle: OffloadHandle) {
         if let Some(gate) = self.gates.get_mut(&handle) {
-            gate.wanted = 0;
+            gate.requested = 0;
         }
     }
 
-    /// Whether the target has data for a reader.
+    /// True if the target has data for a reader.
     pub(crate) fn has_refused(&self, handle: OffloadHandle) -> bool {
         self.gates.get(&handle).is_some_and(|gate| gate.refused)
     }
 
-    /// Bytes that have come through the gate.
+    /// Bytes accepted by the gate.
     pub(crate) fn passed(&self, handle: OffloadHandle) -> u64 {
         self.gates.get(&handle).map_or(0, |gate| gate.passed)
     }
 
-    /// The application has closed: data that still comes is answered by an RST (RFC 1122 §4.2.2.13).
+    /// Records that the application has closed: further data causes an RST (RFC 1122 §4.2.2.13).
     pub(crate) fn abandon(&mut self, handle: OffloadHandle) {
         self.gates.entry(handle).or_default().abandoned = true;
     }
@@ -91,8 +91,8 @@ impl OffloadClient for Client {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
             return data.len();
         }
-        let open = gate.wanted.min(data.len());
-        gate.wanted -= open;
+        let open = gate.requested.min(data.len());
+        gate.requested -= open;
         let taken = match open {
             0 => 0,
             open => OffloadClient::receive(&mut self.streams, io, &data[..open], push),

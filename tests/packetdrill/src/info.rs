@@ -1,7 +1,7 @@
-//! `struct tcp_info` in Linux' layout (include/uapi/linux/tcp.h), from what the target knows.
+//! `struct tcp_info` in Linux' layout (include/uapi/linux/tcp.h), from the state of the target.
 //!
-//! A member that nobody knows is 0: all but the state for a connection in the host stack, since smoltcp
-//! does not tell.
+//! Unknown members are 0. For a connection in the host stack that is all but the state, since smoltcp does not
+//! report them.
 
 use host_stack::stream::StreamStatus;
 use offload_engine::{
@@ -17,7 +17,7 @@ const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 
-/// Bytes in the order of the structure's members, in the machine's byte order.
+/// Bytes in the order of the structure's members, in native byte order.
 #[derive(Default)]
 struct Layout(Vec<u8>);
 
@@ -27,7 +27,7 @@ impl Layout {
         self
     }
 
-    /// 32-bit members; what does not fit is the largest that does.
+    /// 32-bit members, saturating.
     fn words(&mut self, values: &[u64]) -> &mut Self {
         for value in values {
             let word = u32::try_from(*value).unwrap_or(u32::MAX);
@@ -44,7 +44,7 @@ impl Layout {
     }
 }
 
-/// What the target tells of a connection.
+/// Snapshot of a connection of the target.
 pub(crate) struct InfoSnapshot {
     pub(crate) info: Info,
     pub(crate) state: TcpState,
@@ -53,7 +53,7 @@ pub(crate) struct InfoSnapshot {
 }
 
 impl InfoSnapshot {
-    /// Bytes sent and not acknowledged, a FIN counted.
+    /// Bytes sent and not acknowledged, including a FIN.
     pub(crate) fn in_flight(&self) -> u64 {
         let delegated = &self.state.delegated;
         u64::from(delegated.snd_max.0.wrapping_sub(delegated.snd_una.0))
@@ -66,11 +66,11 @@ impl InfoSnapshot {
 }
 
 /// TCP_INFO of a connection.
-pub(crate) fn tcp_info(status: &StreamStatus, told: Option<&InfoSnapshot>) -> Vec<u8> {
-    match told {
-        Some(told) => of_target(told),
+pub(crate) fn tcp_info(status: &StreamStatus, snapshot: Option<&InfoSnapshot>) -> Vec<u8> {
+    match snapshot {
+        Some(snapshot) => of_target(snapshot),
         None => {
-            // Established, CloseWait or Close as far as the socket layer knows.
+            // Established, CloseWait or Close: the states visible to the socket layer.
             let state = match (status.closed, status.connected, status.peer_closed) {
                 (true, _, _) => 7,
                 (false, false, _) => 2,
@@ -84,8 +84,8 @@ pub(crate) fn tcp_info(status: &StreamStatus, told: Option<&InfoSnapshot>) -> Ve
     }
 }
 
-fn of_target(told: &InfoSnapshot) -> Vec<u8> {
-    let InfoSnapshot { info, state, outstanding: _ } = told;
+fn of_target(snapshot: &InfoSnapshot) -> Vec<u8> {
+    let InfoSnapshot { info, state, outstanding: _ } = snapshot;
     let (constant, delegated) = (&state.constant, &state.delegated);
     let mss = (info.snd_mss as u64).max(1);
     let agreed = [
@@ -103,7 +103,7 @@ fn of_target(told: &InfoSnapshot) -> Vec<u8> {
     layout.bytes(&[constant.snd_wind_scale | constant.rcv_wind_scale << 4, 0]);
     // rto, ato, snd_mss, rcv_mss
     layout.words(&[micros(Some(info.rto)), 0, mss, info.rcv_mss as u64]);
-    // unacked, sacked, lost, retrans, fackets: Linux counts what was resent among the lost until it arrives.
+    // unacked, sacked, lost, retrans, fackets: Linux counts retransmitted segments as lost until they arrive.
     let lost = info.lost + info.retrans;
     layout.words(&[info.unacked, info.sacked, lost, info.retrans, 0]);
     // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
@@ -121,7 +121,7 @@ fn of_target(told: &InfoSnapshot) -> Vec<u8> {
     layout.longs(&[pacing_rate, 0, info.bytes_acked, info.bytes_received]);
     // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
     let min_rtt = micros(info.min_rtt);
-    layout.words(&[info.segs_out, info.segs_in, told.unsent(), min_rtt, 0, 0]);
+    layout.words(&[info.segs_out, info.segs_in, snapshot.unsent(), min_rtt, 0, 0]);
     // delivery_rate, busy_time, rwnd_limited, sndbuf_limited
     let (busy, limited) = (micros(Some(info.busy_time)), micros(Some(info.rwnd_limited)));
     layout.longs(&[0, busy, limited, 0]);
@@ -144,7 +144,7 @@ fn millis(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Linux' numbers.
+/// Linux' state numbers.
 fn phase(phase: TcpPhase) -> u8 {
     match phase {
         TcpPhase::Established => 1,

@@ -1,15 +1,15 @@
-//! Who may let time go by, and who waits.
+//! Virtual clock: the driving thread and the waiting thread.
 //!
-//! packetdrill has two threads: one runs the script, the other makes the system calls that the script
-//! expects to block; one of them stands still while the other does something. Time goes by in `usleep`,
-//! in `gettimeofday` (a microsecond a call, since packetdrill spins on it), in `netdev_receive`, and in
-//! calls that have to wait, if they come from the thread that made the instance. A call of the other
-//! thread sleeps instead. After each step of the clock it looks whether it can return, and whoever
-//! moved the clock waits until it has looked and, if it returns, has read the clock: so a call ends at the
-//! moment of what ended it.
+//! packetdrill has two threads: one runs the script, the other makes the system calls that the script expects
+//! to block. One of them is blocked while the other runs. Time advances in `usleep`, in `netdev_receive`, and
+//! in `gettimeofday` (a microsecond per call, since packetdrill spins on it). It also advances in blocking
+//! calls of the thread that created the instance. Those of the other thread sleep instead. After each step of
+//! the clock, that thread checks whether its call can return. The thread that advanced the clock waits for this
+//! check and, if the call returns, for the read of the clock. A call therefore ends at the time of the event
+//! that ended it.
 //!
-//! Bounds: a call of the driving thread, and the wait for a packet, end after [`PATIENCE`] of virtual time;
-//! the wait for the other thread after [`REAL_PATIENCE`].
+//! Bounds: a call of the driving thread, and the wait for a packet, end after [`WAIT_LIMIT`] of virtual time.
+//! The wait for the other thread ends after [`REAL_WAIT_LIMIT`].
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -25,36 +25,36 @@ use crate::{
     sockets::{Progress, Sockets},
 };
 
-/// Virtual time that a wait may take.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Time for the other thread to look; it only has to be scheduled.
-const REAL_PATIENCE: RealDuration = RealDuration::from_secs(60);
-/// The least step: what is due in the past must not make time stand still.
-const LEAST: Duration = Duration::from_micros(1);
-/// Where virtual time begins in packetdrill's eyes, in seconds since 1970: anything but 0.
+/// Virtual time limit of a wait.
+const WAIT_LIMIT: Duration = Duration::from_secs(600);
+/// Real time limit for the other thread to check; it only has to be scheduled.
+const REAL_WAIT_LIMIT: RealDuration = RealDuration::from_secs(60);
+/// Minimum step: a deadline in the past must not stop the clock.
+const STEP_MIN: Duration = Duration::from_micros(1);
+/// Start of virtual time for packetdrill, in seconds since 1970: anything but 0.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 
-/// One adapter under test.
+/// Adapter under test.
 pub(crate) struct Instance {
     state: Mutex<State>,
-    /// The waiting threads have to look.
+    /// Signals the waiting threads to check.
     changed: Condvar,
-    /// They have looked.
-    looked: Condvar,
+    /// Signals that they have checked.
+    checked: Condvar,
     driver: ThreadId,
 }
 
 struct State {
     sockets: Sockets,
-    /// Threads in a call that waits.
+    /// Threads in a blocked call.
     waiting: usize,
-    /// Those of them that have not looked since the last change.
-    to_look: usize,
-    /// Counts changes.
+    /// Blocked threads that have not checked since the last change.
+    unchecked: usize,
+    /// Number of changes.
     change: u64,
-    /// The thread whose call is over and that has not read the clock since.
-    leaving: Option<ThreadId>,
-    /// When the waiting call gives up.
+    /// Thread whose call has returned and that has not read the clock since.
+    returning: Option<ThreadId>,
+    /// Deadline of the blocked call.
     deadline: Option<Instant>,
 }
 
@@ -65,20 +65,20 @@ fn is_driver(driver: ThreadId) -> bool {
 }
 
 impl Instance {
-    /// An adapter whose clock this thread drives.
+    /// Creates an adapter whose clock this thread drives.
     pub(crate) fn new(settings: Settings) -> Self {
         let state = State {
             sockets: Sockets::new(settings),
             waiting: 0,
-            to_look: 0,
+            unchecked: 0,
             change: 0,
-            leaving: None,
+            returning: None,
             deadline: None,
         };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            looked: Condvar::new(),
+            checked: Condvar::new(),
             driver: std::thread::current().id(),
         }
     }
@@ -87,35 +87,35 @@ impl Instance {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call that does not wait.
+    /// Runs a call that does not block.
     pub(crate) fn now<T>(&self, call: impl FnOnce(&mut Sockets) -> T) -> T {
         let mut state = self.lock();
         let result = call(&mut state.sockets);
-        drop(self.rouse(state));
+        drop(self.notify_waiters(state));
         result
     }
 
-    /// A call that may wait: asked until it is done. `timeout`: after that it is told that time is over.
+    /// Runs a call that may block: repeats it until it is done. After `timeout` its argument is true.
     pub(crate) fn wait<T>(
         &self,
         timeout: Option<Duration>,
         mut call: impl FnMut(&mut Sockets, bool) -> Progress<T>,
     ) -> Result<T, Errno> {
         let mut state = self.lock();
-        let deadline = state.sockets.machine.now() + timeout.unwrap_or(PATIENCE);
-        let mut roused = false;
+        let deadline = state.sockets.machine.now() + timeout.unwrap_or(WAIT_LIMIT);
+        let mut is_notified = false;
         loop {
             let over = timeout.is_some() && state.sockets.machine.now() >= deadline;
             let progress = call(&mut state.sockets, over);
-            if roused {
-                state.to_look -= 1;
-                self.looked.notify_all();
+            if is_notified {
+                state.unchecked -= 1;
+                self.checked.notify_all();
             }
             if let Progress::Done(result) = progress {
-                if roused {
-                    state.leaving = Some(std::thread::current().id());
+                if is_notified {
+                    state.returning = Some(std::thread::current().id());
                 } else {
-                    drop(self.rouse(state));
+                    drop(self.notify_waiters(state));
                 }
                 return result;
             }
@@ -124,11 +124,11 @@ impl Instance {
                     return Err(Errno::TIMEDOUT);
                 }
                 state.sockets.machine.step(deadline);
-                state = self.rouse(state);
+                state = self.notify_waiters(state);
             } else {
                 state.deadline = timeout.map(|_| deadline);
                 state = self.sleep(state);
-                roused = true;
+                is_notified = true;
             }
         }
     }
@@ -144,33 +144,33 @@ impl Instance {
         state
     }
 
-    /// Lets the waiting threads look, and those whose call is over go.
-    fn rouse<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
-        if state.waiting == 0 && state.leaving.is_none() {
+    /// Waits until the blocked threads have checked, and those whose call is done have returned.
+    fn notify_waiters<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+        if state.waiting == 0 && state.returning.is_none() {
             return state;
         }
         if state.waiting > 0 {
-            state.to_look = state.waiting;
+            state.unchecked = state.waiting;
             state.change += 1;
             self.changed.notify_all();
         }
-        let busy = |state: &mut State| state.to_look > 0 || state.leaving.is_some();
+        let busy = |state: &mut State| state.unchecked > 0 || state.returning.is_some();
         let (mut state, _) = self
-            .looked
-            .wait_timeout_while(state, REAL_PATIENCE, busy)
+            .checked
+            .wait_timeout_while(state, REAL_WAIT_LIMIT, busy)
             .unwrap_or_else(PoisonError::into_inner);
-        state.leaving = None;
+        state.returning = None;
         state
     }
 
-    /// Lets `time` go by.
+    /// Advances the clock by `time`.
     fn advance<'a>(&'a self, mut state: Guard<'a>, time: Duration) -> Guard<'a> {
         let until = state.sockets.machine.now() + time;
         loop {
             let now = state.sockets.machine.now();
             let next = state.deadline.filter(|deadline| *deadline > now);
             let there = state.sockets.machine.step(next.map_or(until, |next| next.min(until)));
-            state = self.rouse(state);
+            state = self.notify_waiters(state);
             if there && state.sockets.machine.now() >= until {
                 return state;
             }
@@ -185,9 +185,9 @@ impl Instance {
     /// gettimeofday(2): seconds and microseconds since 1970.
     pub(crate) fn time(&self) -> (u64, u64) {
         let mut state = self.lock();
-        if state.leaving == Some(std::thread::current().id()) {
-            state.leaving = None;
-            self.looked.notify_all();
+        if state.returning == Some(std::thread::current().id()) {
+            state.returning = None;
+            self.checked.notify_all();
         } else {
             state = self.advance(state, Duration::from_micros(1));
         }
@@ -195,16 +195,16 @@ impl Instance {
         (EPOCH_SECONDS + micros / 1_000_000, micros % 1_000_000)
     }
 
-    /// A packet from packetdrill.
+    /// Passes a packet from packetdrill to the node.
     pub(crate) fn inject(&self, packet: &[u8]) {
         self.now(|sockets| sockets.machine.inject(packet));
     }
 
-    /// The next packet of the adapter, and its time in microseconds since 1970; waits for it. `None`: none
-    /// comes.
+    /// Next packet of the adapter, and its time in microseconds since 1970; blocks until there is one. `None`
+    /// if no packet is sent.
     pub(crate) fn sniff(&self) -> Option<(u64, Vec<u8>)> {
         let mut state = self.lock();
-        let limit = state.sockets.machine.now() + PATIENCE;
+        let limit = state.sockets.machine.now() + WAIT_LIMIT;
         loop {
             if let Some((at, packet)) = state.sockets.machine.sniff() {
                 return Some((EPOCH_SECONDS * 1_000_000 + at.as_micros(), packet));
@@ -215,7 +215,7 @@ impl Instance {
             if next.is_none_or(|next| next > limit) || now >= limit {
                 return None;
             }
-            state = self.advance(state, LEAST.max(next.unwrap_or(now) - now));
+            state = self.advance(state, STEP_MIN.max(next.unwrap_or(now) - now));
         }
     }
 }

@@ -1,18 +1,18 @@
-//! A shared object through which [packetdrill](https://github.com/google/packetdrill) drives host stack
-//! and offload engine: no TAP, no root, on virtual time.
+//! Shared object that connects [packetdrill](https://github.com/google/packetdrill) with host stack and offload
+//! engine: no TAP, no root, on virtual time.
 //!
-//! | file | question |
+//! | file | content |
 //! |---|---|
-//! | `abi` | what packetdrill calls: C on one side, `Result` on the other |
-//! | `instance` | who may let time go by, and who waits |
+//! | `abi` | functions that packetdrill calls: C on one side, `Result` on the other |
+//! | `instance` | driver of the virtual clock, and blocking calls |
 //! | `sockets`, `sockopt`, `info` | system calls on streams |
-//! | `client` | what of the received data goes up, and when |
+//! | `client` | delivery of received data |
 //! | `machine` | the node under test and its clock |
-//! | `wire`, `options` | IP packets there, Ethernet frames here |
+//! | `wire`, `options` | conversion between IP packets and Ethernet frames |
 //! | `settings` | `--so_flags` |
 //! | `caller` | the same table for a caller in Rust |
 //!
-//! `docs/contributing/packetdrill.md` says how to run scripts with it.
+//! See `docs/contributing/packetdrill.md` to run scripts with it.
 
 mod abi;
 mod caller;

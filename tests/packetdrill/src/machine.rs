@@ -1,8 +1,7 @@
-//! The node under test and its clock.
+//! Node under test and its clock.
 //!
-//! Time is virtual: it stands still while anything is left to be done, and moves when packetdrill waits.
-//! The node is made when its first socket listens or connects, since what was set on that socket until
-//! then is how the node is to be set up.
+//! Time is virtual: it stops while work is left, and advances while packetdrill waits. The node is created when
+//! its first socket listens or connects, because the options of that socket configure the node.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -23,7 +22,7 @@ use crate::{
     wire::{self, OUR_MAC, Wire, WireLink},
 };
 
-/// The node under test and its clock.
+/// Node under test and its clock.
 pub(crate) struct Machine {
     pub(crate) settings: Settings,
     pub(crate) core: Option<Core>,
@@ -33,16 +32,16 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(settings: Settings) -> Self {
-        let wire = Arc::new(Mutex::new(Wire::new(settings.habits)));
+        let wire = Arc::new(Mutex::new(Wire::new(settings.quirks)));
         Self { settings, core: None, wire, now: Instant::ZERO }
     }
 
-    /// Virtual time.
+    /// Current virtual time.
     pub(crate) fn now(&self) -> Instant {
         self.now
     }
 
-    /// Makes the node, if it is not there yet: with this address, and this state for its connections.
+    /// Creates the node, unless it exists, with this address and this state for its connections.
     pub(crate) fn start(&mut self, local: IpAddr, tcp: TcpCached) {
         if self.core.is_some() {
             return;
@@ -60,7 +59,7 @@ impl Machine {
         engine.tcp.congestion_options = settings.congestion_options;
         let host = HostConfig {
             mac: OUR_MAC,
-            // Every address is on the link, and the neighbor answers for all of them.
+            // Every address is on-link, and the neighbor replies for all of them.
             addresses: vec![(local, 0)],
             mtu: settings.mtu,
             policy: settings.policy,
@@ -76,19 +75,19 @@ impl Machine {
         };
         let client = |port| Client::new(Streams::new(port));
         let core = Core::new(Box::new(link), engine, host, client);
-        self.core = Some(core.expect("so_flags that the host stack can work with"));
+        self.core = Some(core.expect("so_flags valid for the host stack"));
     }
 
-    /// Runs what can be done without time moving.
+    /// Runs all work that is due at the current time.
     ///
     /// # Panics
-    /// When that does not end: a bug of ours.
+    /// If that does not end, which is a bug of the node.
     pub(crate) fn settle(&mut self) {
         let Some(core) = &mut self.core else { return };
-        // The neighbor's answer is no work of the node's: it has to look once more.
+        // The neighbor's reply is not work of the node, so one idle poll is not the end.
         let mut idle = 0;
         for _ in 0..ITERATIONS_MAX {
-            let busy = core.poll(self.now).expect("the wire is always there");
+            let busy = core.poll(self.now).expect("the wire always exists");
             idle = if busy || core.has_input() { 0 } else { idle + 1 };
             if idle == 2 {
                 return;
@@ -97,16 +96,16 @@ impl Machine {
         panic!("livelock at {:?}", self.now);
     }
 
-    /// When something happens by itself.
+    /// Next deadline of the node.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.core.as_ref()?.poll_at(self.now)
     }
 
-    /// Moves the clock to `until`, or to what is due before. Returns whether it is there.
+    /// Advances the clock to `until`, or to an earlier deadline. True if `until` is reached.
     pub(crate) fn step(&mut self, until: Instant) -> bool {
         match self.due() {
             Some(due) if due <= until => {
-                // Due in the past is due now. Time must move in the end, whatever asks to be looked at.
+                // A deadline in the past is due now. Time must advance eventually, whatever is due.
                 self.now = due.max(self.now + Duration::from_micros(1)).min(until.max(self.now));
             }
             _ => self.now = self.now.max(until),
@@ -115,37 +114,37 @@ impl Machine {
         self.now >= until
     }
 
-    /// A packet from packetdrill.
+    /// Passes a packet from packetdrill to the node.
     pub(crate) fn inject(&mut self, packet: &[u8]) {
         wire::lock(&self.wire).inject(packet);
         self.settle();
     }
 
-    /// The next packet for packetdrill, and when it was sent.
+    /// Next packet for packetdrill, and its time.
     pub(crate) fn sniff(&mut self) -> Option<(Instant, Vec<u8>)> {
         wire::lock(&self.wire).sniff()
     }
 
-    /// What the target knows of a connection; `None`: it is not the target's.
+    /// TCP state of a connection; `None` if the target does not have it.
     pub(crate) fn info(&mut self, handle: OffloadHandle) -> Option<Info> {
         let core = self.core.as_mut()?;
         Some(core.engine.connections().get(self.now, handle)?.info())
     }
 
-    /// All that the target tells of a connection.
-    pub(crate) fn told(&mut self, handle: OffloadHandle) -> Option<InfoSnapshot> {
+    /// Snapshot of a connection of the target.
+    pub(crate) fn info_snapshot(&mut self, handle: OffloadHandle) -> Option<InfoSnapshot> {
         let core = self.core.as_mut()?;
         let io = core.engine.connections().get(self.now, handle)?;
         let outstanding = io.send_outstanding() as u64;
         Some(InfoSnapshot { info: io.info(), state: io.query(), outstanding })
     }
 
-    /// Changes a connection's settings, wherever it is.
+    /// Changes the settings of a connection, in the target or in the host stack.
     pub(crate) fn update(&mut self, handle: Option<OffloadHandle>, tcp: TcpCached) {
         let Some(core) = &mut self.core else { return };
         if let Some(host) = &mut core.host {
-            // No socket option sets the TTL, which alone can be refused.
-            host.set_tcp(tcp).expect("a TTL");
+            // Only the TTL can be rejected, and no socket option sets it.
+            host.set_tcp(tcp).expect("a valid TTL");
         }
         let connections = core.engine.connections();
         if let Some(mut io) = handle.and_then(|handle| connections.get(self.now, handle)) {

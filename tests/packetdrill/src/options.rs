@@ -1,6 +1,6 @@
-//! TCP options, read from any layout and written in Linux' one.
+//! TCP options, parsed from any layout and written in that of Linux.
 
-/// What a header's options say.
+/// Options of a header.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct TcpOptions {
     mss: Option<[u8; 2]>,
@@ -11,7 +11,7 @@ pub(crate) struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// `None`: an option that is not known here, or none that is well-formed.
+    /// Parses options. `None` if an option is unknown or malformed.
     pub(crate) fn parse(mut data: &[u8]) -> Option<Self> {
         let mut options = Self::default();
         loop {
@@ -44,7 +44,8 @@ impl TcpOptions {
         }
     }
 
-    /// In Linux' order, each padded by NOPs before it; SACK-permitted in the place of the timestamps' NOPs.
+    /// Options in the order of Linux, each padded by preceding NOPs; SACK-permitted replaces the NOPs of the
+    /// timestamps.
     pub(crate) fn as_linux(&self) -> Vec<u8> {
         let Self { mss, window_scale, sack_permitted, timestamps, sack } = self;
         let mut data = Vec::with_capacity(40);
@@ -77,7 +78,7 @@ impl TcpOptions {
 mod tests {
     use super::*;
 
-    /// RFC 9293 §3.1: the order of options means nothing; what they say stays the same.
+    /// RFC 9293 §3.1: the order of options has no meaning; their content is unchanged.
     #[test]
     fn rewriting_changes_the_order_only() {
         let syn = [3, 3, 8, 4, 2, 2, 4, 5, 0xb4, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 0];
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_or_unknown_is_left_alone() {
+    fn malformed_or_unknown_options_are_not_parsed() {
         for data in [&[34, 2][..], &[2, 4, 5], &[5, 1], &[5, 10, 0], &[8, 10, 0], &[2]] {
             assert_eq!(TcpOptions::parse(data), None, "{data:?}");
         }

@@ -1,5 +1,5 @@
-//! `--so_flags`: settings of the adapter under test, as `key=value,key=value`. `docs/contributing/packetdrill.md` has
-//! the table of keys; [`Settings::default`] has their defaults.
+//! `--so_flags`: settings of the adapter under test, as `key=value,key=value`. See
+//! `docs/contributing/packetdrill.md` for the table of keys, and [`Settings::default`] for their defaults.
 
 use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -11,17 +11,17 @@ use offload_engine::tcp::{CongestionAlgorithm, CongestionOptions, PushPolicy};
 
 use crate::wire::LinuxQuirks;
 
-/// How the adapter under test is set up.
+/// Configuration of the adapter under test.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) policy: OffloadPolicy,
-    /// Bytes in one direction after which a connection is handed over, policy Auto.
+    /// Bytes in one direction after which a connection is offloaded, policy Auto.
     pub(crate) handover_bytes: u64,
     pub(crate) seed: u64,
-    /// Payload of a super-segment, bytes; 0: none.
+    /// Maximum payload of a GSO packet, bytes; 0: none.
     pub(crate) super_segment_max: usize,
     pub(crate) push: PushPolicy,
-    pub(crate) habits: LinuxQuirks,
+    pub(crate) quirks: LinuxQuirks,
     pub(crate) congestion: Option<CongestionAlgorithm>,
     pub(crate) congestion_options: CongestionOptions,
     pub(crate) timestamps: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) receive_window_max: usize,
     pub(crate) send_buffer: usize,
     pub(crate) mtu: usize,
-    /// Where a socket that is not bound connects from, for its family.
+    /// Source address of an unbound socket, for its family.
     local: Option<IpAddr>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Settings {
             seed: 1,
             super_segment_max: 2 * 1460,
             push: PushPolicy::QueueEmpty,
-            habits: LinuxQuirks { options: true, push: true },
+            quirks: LinuxQuirks { options: true, push: true },
             congestion: None,
             congestion_options: CongestionOptions::default(),
             timestamps: true,
@@ -57,10 +57,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads `--so_flags`; empty: the defaults.
+    /// Parses `--so_flags`; empty: the defaults.
     ///
     /// # Errors
-    /// Names the flag that is unknown or has a value it cannot have.
+    /// The flag that is unknown or has an invalid value.
     pub(crate) fn parse(flags: &str) -> Result<Self, String> {
         let mut settings = Self::default();
         for flag in flags.split(',').map(str::trim).filter(|flag| !flag.is_empty()) {
@@ -78,14 +78,14 @@ impl Settings {
             "seed" => self.seed = value.parse().ok()?,
             "tso" => self.super_segment_max = off_or(value)?,
             "push" => {
-                self.habits.push = value == "linux";
+                self.quirks.push = value == "linux";
                 self.push = match value {
                     "linux" | "queue-empty" => PushPolicy::QueueEmpty,
                     "each-list" => PushPolicy::EachList,
                     _ => return None,
                 };
             }
-            "options" => self.habits.options = choice(value, "linux", "as-is")?,
+            "options" => self.quirks.options = choice(value, "linux", "as-is")?,
             "congestion" => self.congestion = Some(congestion(value)?),
             "hystart" => self.congestion_options.hystart = choice(value, "on", "off")?,
             "ack-train" => self.congestion_options.ack_train = choice(value, "on", "off")?,
@@ -103,7 +103,7 @@ impl Settings {
         Some(())
     }
 
-    /// A buffer that was asked for stays as it is.
+    /// Sets the receive buffer and disables its autotuning.
     pub(crate) fn set_receive_buffer(&mut self, bytes: usize) {
         self.receive_buffer = bytes;
         self.receive_window_max = bytes;
@@ -123,7 +123,7 @@ impl Settings {
         Some(())
     }
 
-    /// Our address of `family`'s family.
+    /// Local address of `family`'s family.
     pub(crate) fn local(&self, family: IpAddr) -> IpAddr {
         match (self.local, family) {
             (Some(local), _) if local.is_ipv4() == family.is_ipv4() => local,
@@ -133,7 +133,7 @@ impl Settings {
     }
 }
 
-/// A congestion controller by the name that TCP_CONGESTION and the flag have for it.
+/// Congestion controller, by the name used by TCP_CONGESTION and the flag.
 pub(crate) fn congestion(name: &str) -> Option<CongestionAlgorithm> {
     match name {
         "cubic" => Some(CongestionAlgorithm::Cubic),
@@ -156,17 +156,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_say_what_they_mean() {
+    fn flags_are_parsed() {
         let settings =
             Settings::parse("mode=handover:4000, tso=off,push=each-list,seed=7").unwrap();
         assert_eq!(settings.policy, OffloadPolicy::Auto);
         assert_eq!((settings.handover_bytes, settings.super_segment_max), (4000, 0));
-        assert_eq!((settings.push, settings.habits.push), (PushPolicy::EachList, false));
+        assert_eq!((settings.push, settings.quirks.push), (PushPolicy::EachList, false));
         assert_eq!(settings.seed, 7);
     }
 
     #[test]
-    fn a_flag_that_is_not_understood_is_named() {
+    fn unknown_flag_is_reported() {
         for flags in ["mode=nowhere", "mode=host:3", "tso=much", "colour=red", "seed"] {
             let error = Settings::parse(flags).unwrap_err();
             assert!(error.contains(flags), "{error}");

@@ -1,9 +1,10 @@
-//! Sockets as packetdrill knows them, on streams of the node under test.
+//! Sockets as seen by packetdrill, on streams of the node under test.
 //!
-//! Nothing here waits. A call that would have to says [`Progress::Later`]; who may let time go by asks
-//! again ([`crate::instance`]).
+//! Nothing here blocks. A call that would block returns [`Progress::Later`]; the caller advances the time and
+//! repeats it ([`crate::instance`]).
 //!
-//! Descriptors are real ones, of `/dev/null`: packetdrill closes what a script has left open by close(2).
+//! Descriptors are real ones, of `/dev/null`: packetdrill closes the descriptors that a script has left open by
+//! close(2).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::{
@@ -22,17 +23,17 @@ use rustix::{event::PollFlags, io::Errno};
 
 use crate::{client::Client, machine::Machine, settings::Settings};
 
-/// How long a handshake may take: Linux' six SYNs and the wait after the last (tcp_syn_retries).
+/// Time limit of a handshake: Linux' six SYNs and the wait after the last (tcp_syn_retries).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(127);
 
-/// What a call has come to.
+/// Result of a call so far.
 pub(crate) enum Progress<T> {
     Done(Result<T, Errno>),
-    /// Not without waiting.
+    /// Would block.
     Later,
 }
 
-/// What a socket is.
+/// Kind of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Fresh,
@@ -40,7 +41,7 @@ pub(crate) enum Kind {
     Stream(OffloadHandle),
 }
 
-/// One descriptor.
+/// Socket of a descriptor.
 #[derive(Debug)]
 pub(crate) struct Socket {
     file: OwnedFd,
@@ -54,13 +55,13 @@ pub(crate) struct Socket {
     pub(crate) linger: Option<u32>,
     read_shut: bool,
     write_shut: bool,
-    /// The connection's error has been told.
-    error_told: bool,
-    /// Received, and not asked for yet.
+    /// True if the connection's error was reported.
+    is_error_reported: bool,
+    /// Data received, but not requested yet.
     leftover: Bytes,
 }
 
-/// The sockets of a process, and the node that they are on.
+/// Sockets of a process, and their node.
 pub(crate) struct Sockets {
     pub(crate) machine: Machine,
     table: HashMap<RawFd, Socket>,
@@ -89,12 +90,12 @@ impl Socket {
             linger: None,
             read_shut: false,
             write_shut: false,
-            error_told: false,
+            is_error_reported: false,
             leftover: Bytes::new(),
         })
     }
 
-    /// An address in the socket's family: IPv4 on an IPv6 socket is mapped (RFC 4291 §2.5.5.2).
+    /// Address in the socket's family: IPv4 on an IPv6 socket is mapped (RFC 4291 §2.5.5.2).
     fn shown(&self, address: SocketAddr) -> SocketAddr {
         match address.ip() {
             IpAddr::V4(v4) if self.v6 => (v4.to_ipv6_mapped(), address.port()).into(),
@@ -199,7 +200,7 @@ impl Sockets {
         }
     }
 
-    /// Makes the node as this socket wants it.
+    /// Creates the node with the options of this socket.
     fn start(&mut self, fd: RawFd, address: IpAddr) -> Result<(), Errno> {
         let tcp = self.get(fd)?.tcp;
         let address = address.to_canonical();
@@ -266,7 +267,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// How a connect that was begun goes on.
+    /// Progress of a pending connect.
     pub(crate) fn connected(&mut self, fd: RawFd) -> Progress<()> {
         let status = match self.status(fd) {
             Ok(status) => status,
@@ -282,15 +283,15 @@ impl Sockets {
         }
     }
 
-    /// The connection's error, once.
+    /// Error of the connection, returned once.
     pub(crate) fn take_error(&mut self, fd: RawFd, status: StreamStatus) -> Option<Errno> {
         let socket = self.table.get_mut(&fd)?;
-        let error = status.error.filter(|_| !socket.error_told)?;
-        socket.error_told = true;
+        let error = status.error.filter(|_| !socket.is_error_reported)?;
+        socket.is_error_reported = true;
         Some(errno(error))
     }
 
-    /// The stream behind a descriptor.
+    /// Stream of a descriptor.
     pub(crate) fn handle(&self, fd: RawFd) -> Result<OffloadHandle, Errno> {
         match self.get(fd)?.kind {
             Kind::Stream(handle) => Ok(handle),
@@ -304,7 +305,7 @@ impl Sockets {
         core.clients.first::<Client>().streams.status(handle).ok_or(Errno::NOTCONN)
     }
 
-    /// write(2): takes the front of `data` as far as the send buffer has room.
+    /// write(2): accepts as much of `data` as the send buffer has room for.
     pub(crate) fn write(&mut self, fd: RawFd, data: &[u8]) -> Progress<usize> {
         match self.try_write(fd, data) {
             Ok(Some(count)) => Progress::Done(Ok(count)),
@@ -346,10 +347,11 @@ impl Sockets {
         Ok(Some(count))
     }
 
-    /// Bytes written and not acknowledged. Streams count whole lists; the target knows the bytes.
+    /// Bytes written and not acknowledged. Streams count whole lists; the target counts bytes.
     pub(crate) fn unacknowledged(&mut self, handle: OffloadHandle, status: StreamStatus) -> usize {
-        let told = self.machine.told(handle).filter(|_| status.state == OffloadState::Offloaded);
-        let outstanding = told.map_or(usize::MAX, |told| told.outstanding as usize);
+        let snapshot =
+            self.machine.info_snapshot(handle).filter(|_| status.state == OffloadState::Offloaded);
+        let outstanding = snapshot.map_or(usize::MAX, |snapshot| snapshot.outstanding as usize);
         status.unacknowledged.min(outstanding)
     }
 
@@ -376,7 +378,7 @@ impl Sockets {
         Ok(over.then(Bytes::new))
     }
 
-    /// What is there, at most `count` bytes: what the stream has, then what the target has kept.
+    /// Available data, at most `count` bytes: the data of the stream, then the data kept by the target.
     fn take(&mut self, fd: RawFd, handle: OffloadHandle, count: usize) -> Result<Bytes, Errno> {
         let mut data = Vec::new();
         let mut leftover = std::mem::take(&mut self.get_mut(fd)?.leftover);
@@ -391,7 +393,7 @@ impl Sockets {
                     None if asked => break,
                     None => {
                         asked = true;
-                        core.clients.first_mut::<Client>().want(
+                        core.clients.first_mut::<Client>().request_data(
                             now,
                             connections,
                             handle,
@@ -406,13 +408,13 @@ impl Sockets {
             leftover.advance(piece);
         }
         if let Some(core) = &mut self.machine.core {
-            core.clients.first_mut::<Client>().enough(handle);
+            core.clients.first_mut::<Client>().close_gate(handle);
         }
         self.get_mut(fd)?.leftover = leftover;
         Ok(data.into())
     }
 
-    /// Bytes that a read would give (SIOCINQ).
+    /// Bytes available to a read (SIOCINQ).
     pub(crate) fn unread(&mut self, fd: RawFd) -> usize {
         let (Ok(socket), Ok(handle)) = (self.get(fd), self.handle(fd)) else { return 0 };
         let leftover = socket.leftover.len();
@@ -462,7 +464,7 @@ impl Sockets {
         self.machine.settle();
     }
 
-    /// close(2): an RST if something is unread (RFC 2525 §2.17) or SO_LINGER says so, else a FIN.
+    /// close(2): an RST if data is unread (RFC 2525 §2.17) or SO_LINGER requires it, else a FIN.
     pub(crate) fn close(&mut self, fd: RawFd) -> Result<(), Errno> {
         let unread = self.unread(fd);
         let socket = self.table.remove(&fd).ok_or(Errno::BADF)?;
@@ -502,12 +504,12 @@ impl Sockets {
         Ok(())
     }
 
-    /// What of `events` is there (poll(2)); error and hang-up always are.
+    /// Those of `events` that are ready (poll(2)); error and hang-up are always included.
     pub(crate) fn ready(&mut self, fd: RawFd, events: PollFlags) -> PollFlags {
         let Ok(socket) = self.get(fd) else { return PollFlags::NVAL };
         let mut ready = PollFlags::empty();
         match socket.kind {
-            // As Linux has it: neither connected nor listening.
+            // As in Linux: neither connected nor listening.
             Kind::Fresh => ready |= PollFlags::OUT | PollFlags::HUP,
             Kind::Listening(listener) => {
                 let streams =
@@ -517,7 +519,7 @@ impl Sockets {
             }
             Kind::Stream(handle) => {
                 let (shut, room) = (socket.write_shut, socket.send_buffer);
-                let (read_shut, told) = (socket.read_shut, socket.error_told);
+                let (read_shut, is_error_reported) = (socket.read_shut, socket.is_error_reported);
                 let Ok(status) = self.status(fd) else { return PollFlags::HUP };
                 let ended = status.peer_closed || status.closed || read_shut;
                 ready.set(PollFlags::IN | PollFlags::RDNORM, ended || self.unread(fd) > 0);
@@ -526,7 +528,7 @@ impl Sockets {
                 let out = PollFlags::OUT | PollFlags::WRNORM;
                 ready.set(out, writable || shut || status.closed);
                 ready.set(PollFlags::HUP, status.closed || (shut && ended));
-                ready.set(PollFlags::ERR, status.error.is_some() && !told);
+                ready.set(PollFlags::ERR, status.error.is_some() && !is_error_reported);
             }
         }
         ready & (events | PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
@@ -542,7 +544,7 @@ impl Sockets {
 }
 
 impl Drop for Sockets {
-    /// packetdrill may have closed these descriptors behind our back, so they are not ours to close.
+    /// packetdrill may have closed these descriptors already, so they must not be closed here.
     fn drop(&mut self) {
         for (_, socket) in self.table.drain() {
             let _ = socket.file.into_raw_fd();

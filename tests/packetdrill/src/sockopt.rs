@@ -1,4 +1,4 @@
-//! Socket options: those that host stack and target can follow. Others say ENOPROTOOPT.
+//! Socket options that host stack and target support. Others return ENOPROTOOPT.
 
 use std::os::fd::RawFd;
 
@@ -18,7 +18,7 @@ const SIOCOUTQNSD: u64 = 0x894b;
 /// Members of SO_MEMINFO.
 const MEMINFO_WORDS: usize = 9;
 
-/// The value of an option that is an int; IP_TOS may be one byte.
+/// Value of an option that is an int; IP_TOS may be one byte.
 fn int(value: &[u8]) -> Result<i32, Errno> {
     match (value.first_chunk::<4>(), value.first()) {
         (Some(word), _) => Ok(i32::from_ne_bytes(*word)),
@@ -31,7 +31,7 @@ fn positive(value: &[u8]) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::INVAL)
 }
 
-/// Seconds, as milliseconds.
+/// Converts seconds to milliseconds.
 fn seconds(value: &[u8]) -> Result<u32, Errno> {
     match positive(value)? {
         0 => Err(Errno::INVAL),
@@ -80,10 +80,10 @@ impl Sockets {
     ) -> Result<(), Errno> {
         let socket = self.get_mut(fd)?;
         match name {
-            // 4-tuples are never taken here by what has ended.
+            // Closed connections never occupy a 4-tuple here.
             libc::SO_REUSEADDR => {}
             libc::SO_KEEPALIVE => tcp.keep_alive_enabled = int(value)? != 0,
-            // Linux doubles both for its bookkeeping. Ours needs none, but the room is expected.
+            // Linux doubles both for its bookkeeping. flue needs none, but scripts expect the room.
             libc::SO_SNDBUF => socket.send_buffer = (positive(value)? as usize * 2).max(4608),
             libc::SO_RCVBUF => tcp.initial_rcv_wnd = positive(value)?.max(2304),
             libc::SO_LINGER => {
@@ -93,7 +93,7 @@ impl Sockets {
             }
             _ => return Err(Errno::NOPROTOOPT),
         }
-        // Before the node is made the buffer also decides the window scale.
+        // Before the node exists, the buffer also determines the window scale.
         if name == libc::SO_RCVBUF && self.machine.core.is_none() {
             let buffer = tcp.initial_rcv_wnd as usize;
             let (least, most) = BUFFER_RANGE.into_inner();
@@ -115,14 +115,14 @@ impl Sockets {
             libc::TCP_KEEPCNT => {
                 tcp.ka_probe_count = u8::try_from(positive(value)?).map_err(|_| Errno::INVAL)?;
             }
-            // Milliseconds; 0 is the default limit, in both vocabularies (RFC 5482 §3).
+            // Milliseconds; 0 is the default limit, in both Linux and NDIS (RFC 5482 §3).
             libc::TCP_USER_TIMEOUT => tcp.max_rt = Some(positive(value)?),
             libc::TCP_CONGESTION => {
                 let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
                 let name = str::from_utf8(name).map_err(|_| Errno::INVAL)?;
                 let congestion = crate::settings::congestion(name).ok_or(Errno::NOENT)?;
                 if self.machine.core.is_some() {
-                    // A controller is chosen when the target takes the connection over.
+                    // The controller is selected when the connection is offloaded.
                     return Err(Errno::NOPROTOOPT);
                 }
                 self.machine.settings.congestion = Some(congestion);
@@ -132,7 +132,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// getsockopt(2): the whole value; the caller cuts it to the buffer.
+    /// getsockopt(2): the whole value; the caller truncates it to the buffer.
     pub(crate) fn option(&mut self, fd: RawFd, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
         let socket = self.get(fd)?;
         let (tcp, send_buffer) = (socket.tcp, socket.send_buffer);
@@ -148,7 +148,7 @@ impl Sockets {
             (libc::SOL_SOCKET, SO_MEMINFO) => return Ok(self.memory_info(fd)),
             (libc::IPPROTO_IP, libc::IP_TOS) => i32::from(tcp.tos_or_traffic_class),
             (libc::IPPROTO_TCP, libc::TCP_INFO) => return self.tcp_info(fd),
-            // Nothing beyond TCP_INFO to tell.
+            // No information beyond TCP_INFO.
             (libc::IPPROTO_TCP, TCP_CC_INFO) => return Ok(Vec::new()),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => i32::from(!tcp.nagling_enabled),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => clamp(tcp.ka_timeout as usize / 1000),
@@ -160,7 +160,7 @@ impl Sockets {
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
                 let handle = self.handle(fd).ok();
                 let info = handle.and_then(|handle| self.machine.info(handle));
-                // RFC 9293 §3.7.1: 536 until a peer has said more.
+                // RFC 9293 §3.7.1: 536 until the peer has sent an MSS.
                 info.map_or(536, |info| clamp(info.snd_mss))
             }
             _ => return Err(Errno::NOPROTOOPT),
@@ -168,7 +168,7 @@ impl Sockets {
         Ok(value.to_ne_bytes().to_vec())
     }
 
-    /// Bytes that wait, as SIOCINQ, SIOCOUTQ and SIOCOUTQNSD tell.
+    /// Queued bytes, as in SIOCINQ, SIOCOUTQ and SIOCOUTQNSD.
     pub(crate) fn ioctl(&mut self, fd: RawFd, request: u64) -> Result<i32, Errno> {
         if self.get(fd)?.kind != Kind::Fresh {
             self.status(fd).map_err(|_| Errno::INVAL)?;
@@ -181,8 +181,9 @@ impl Sockets {
                 Ok(clamp(count.unwrap_or(0)))
             }
             SIOCOUTQNSD => {
-                let told = self.handle(fd).ok().and_then(|handle| self.machine.told(handle));
-                Ok(clamp(told.map_or(0, |told| told.unsent() as usize)))
+                let snapshot =
+                    self.handle(fd).ok().and_then(|handle| self.machine.info_snapshot(handle));
+                Ok(clamp(snapshot.map_or(0, |snapshot| snapshot.unsent() as usize)))
             }
             _ => Err(Errno::NOTTY),
         }
@@ -191,8 +192,8 @@ impl Sockets {
     fn tcp_info(&mut self, fd: RawFd) -> Result<Vec<u8>, Errno> {
         let handle = self.handle(fd)?;
         let status = self.status(fd)?;
-        let told = self.machine.told(handle);
-        Ok(tcp_info(&status, told.as_ref()))
+        let snapshot = self.machine.info_snapshot(handle);
+        Ok(tcp_info(&status, snapshot.as_ref()))
     }
 
     /// RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, OPTMEM, BACKLOG, DROPS.

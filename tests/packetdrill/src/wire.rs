@@ -1,11 +1,12 @@
-//! The cable to packetdrill: IP packets on its side, Ethernet frames on ours.
+//! Wire to packetdrill: IP packets on packetdrill's side, Ethernet frames on the node's side.
 //!
-//! packetdrill's network device has no link layer. So a neighbor is made up here, who owns every
-//! address but ours and answers ARP and neighbor solicitation at once. Toward packetdrill only TCP
-//! and ICMP errors pass.
+//! packetdrill's network device has no link layer. This wire therefore emulates a neighbor that owns every
+//! other address and replies to ARP and neighbor solicitation immediately. Only TCP and ICMP errors are passed
+//! to packetdrill.
 //!
-//! What leaves may be brought into Linux' habits, each of which TCP leaves to the sender, so that
-//! scripts written for Linux compare byte by byte. [`LinuxQuirks`] says which; all can be turned off.
+//! Sent packets are optionally rewritten like those of Linux, in respects that TCP leaves to the sender.
+//! Scripts written for Linux can then be compared byte by byte. [`LinuxQuirks`] lists them; each can be
+//! disabled.
 
 use std::{
     collections::VecDeque,
@@ -23,11 +24,11 @@ use offload_engine::{
 
 use crate::options::TcpOptions;
 
-/// The address of the adapter under test.
+/// MAC address of the adapter under test.
 pub(crate) const OUR_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 1]);
-/// The neighbor's: whoever packetdrill plays.
+/// MAC address of the neighbor, which stands for all hosts that packetdrill emulates.
 const NEIGHBOR_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 2]);
-/// Packets that wait for packetdrill; more are dropped, as a TAP does.
+/// Maximum packets queued for packetdrill; more are dropped, as on a TAP.
 const OUTBOUND_PACKETS_MAX: usize = 100_000;
 
 const ETHERNET: usize = 14;
@@ -40,47 +41,47 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const PSH: u8 = 0x08;
 
-/// Linux' choices where TCP leaves one.
+/// Choices of Linux where TCP permits several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinuxQuirks {
     /// Order and padding of options (RFC 9293 §3.1: any order).
     pub(crate) options: bool,
-    /// PSH on every super-segment (RFC 9293 §3.9.1.2: a sender may set it where it likes).
+    /// PSH on every GSO packet (RFC 9293 §3.9.1.2: a sender may set it at any point).
     pub(crate) push: bool,
 }
 
-/// Both directions.
+/// Both directions of the wire.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    habits: LinuxQuirks,
+    quirks: LinuxQuirks,
     inbound: VecDeque<Vec<u8>>,
     outbound: VecDeque<(Instant, Vec<u8>)>,
     stats: LinkStats,
 }
 
-/// Our end.
+/// The node's end.
 #[derive(Debug)]
 pub(crate) struct WireLink {
     wire: Arc<Mutex<Wire>>,
     capabilities: LinkCapabilities,
 }
 
-/// Nothing that panics leaves a queue of whole packets invalid.
+/// Locks the wire. A panic cannot leave a queue of whole packets invalid.
 pub(crate) fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
     wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Wire {
-    pub(crate) fn new(habits: LinuxQuirks) -> Self {
+    pub(crate) fn new(quirks: LinuxQuirks) -> Self {
         Self {
-            habits,
+            quirks,
             inbound: VecDeque::new(),
             outbound: VecDeque::new(),
             stats: LinkStats::default(),
         }
     }
 
-    /// A packet from packetdrill.
+    /// Queues a packet from packetdrill.
     pub(crate) fn inject(&mut self, packet: &[u8]) {
         let ethertype = match packet.first().map(|first| first >> 4) {
             Some(6) => TYPE_IPV6,
@@ -89,7 +90,7 @@ impl Wire {
         self.inbound.push_back(frame(ethertype, packet));
     }
 
-    /// The next packet for packetdrill, and when it was sent.
+    /// Next packet for packetdrill, and its time.
     pub(crate) fn sniff(&mut self) -> Option<(Instant, Vec<u8>)> {
         self.outbound.pop_front()
     }
@@ -120,7 +121,7 @@ impl Wire {
         }
         let mut packet = packet.to_vec();
         if protocol == TCP {
-            dress(&mut packet, self.habits, super_segment);
+            apply_quirks(&mut packet, self.quirks, super_segment);
         }
         self.outbound.push_back((now, packet));
     }
@@ -196,7 +197,7 @@ fn frame(ethertype: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The neighbor's answer to an ARP request for whatever address (RFC 826).
+/// Reply of the neighbor to an ARP request for any address (RFC 826).
 fn answer_arp(request: &[u8]) -> Option<Vec<u8>> {
     if request.len() < 28 || request[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return None;
@@ -208,7 +209,7 @@ fn answer_arp(request: &[u8]) -> Option<Vec<u8>> {
     Some(frame(TYPE_ARP, &reply))
 }
 
-/// The neighbor's answer to a neighbor solicitation for whatever address (RFC 4861 §7.2.4).
+/// Reply of the neighbor to a neighbor solicitation for any address (RFC 4861 §7.2.4).
 fn answer_solicitation(packet: &[u8]) -> Option<Vec<u8>> {
     let message = &packet[IPV6_HEADER..];
     let is_solicitation = packet[6] == ICMPV6 && message.len() >= 24 && message[0] == 135;
@@ -230,8 +231,8 @@ fn answer_solicitation(packet: &[u8]) -> Option<Vec<u8>> {
     Some(frame(TYPE_IPV6, &reply))
 }
 
-/// Brings a TCP packet into `habits`, and finishes the checksum that was left to the link.
-fn dress(packet: &mut Vec<u8>, habits: LinuxQuirks, super_segment: bool) {
+/// Rewrites a TCP packet according to `quirks`, and completes the checksum that was left to the link.
+fn apply_quirks(packet: &mut Vec<u8>, quirks: LinuxQuirks, super_segment: bool) {
     let is_ipv4 = packet[0] >> 4 == 4;
     let tcp = if is_ipv4 { usize::from(packet[0] & 0x0f) * 4 } else { IPV6_HEADER };
     if packet.len() < tcp + 20 {
@@ -241,20 +242,20 @@ fn dress(packet: &mut Vec<u8>, habits: LinuxQuirks, super_segment: bool) {
     if header < 20 || packet.len() < tcp + header {
         return;
     }
-    if habits.options
+    if quirks.options
         && let Some(options) = TcpOptions::parse(&packet[tcp + 20..tcp + header])
     {
         let options = options.as_linux();
         packet[tcp + 12] = ((20 + options.len()) as u8) << 2 | packet[tcp + 12] & 0x0f;
         packet.splice(tcp + 20..tcp + header, options);
     }
-    if habits.push && super_segment {
+    if quirks.push && super_segment {
         packet[tcp + 13] |= PSH;
     }
     finish(packet, tcp, is_ipv4);
 }
 
-/// Lengths and checksums.
+/// Sets lengths and checksums.
 fn finish(packet: &mut [u8], tcp: usize, is_ipv4: bool) {
     if is_ipv4 {
         let total = packet.len() as u16;
@@ -272,7 +273,7 @@ fn finish(packet: &mut [u8], tcp: usize, is_ipv4: bool) {
     packet[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// RFC 9293 §3.1, RFC 8200 §8.1: addresses, protocol, length.
+/// Sum of the pseudo-header, RFC 9293 §3.1, RFC 8200 §8.1: addresses, protocol, length.
 fn pseudo_sum(packet: &[u8], protocol: u8, length: usize) -> u64 {
     let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..IPV6_HEADER] };
     checksum::add(u64::from(protocol) + length as u64, addresses)
@@ -282,7 +283,7 @@ fn pseudo_sum(packet: &[u8], protocol: u8, length: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const HABITS: LinuxQuirks = LinuxQuirks { options: true, push: true };
+    const QUIRKS: LinuxQuirks = LinuxQuirks { options: true, push: true };
 
     fn packet(options: &[u8], payload: usize) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -295,9 +296,9 @@ mod tests {
         packet
     }
 
-    /// RFC 826, RFC 4861 §7.2.4: the neighbor answers for any address, and to who asks.
+    /// RFC 826, RFC 4861 §7.2.4: the neighbor replies for any address, to the requester.
     #[test]
-    fn the_neighbor_answers_for_every_address() {
+    fn neighbor_replies_for_every_address() {
         let mut request = vec![0, 1, 8, 0, 6, 4, 0, 1];
         request.extend_from_slice(&[1, 1, 1, 1, 1, 1, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 9]);
         let reply = answer_arp(&request).unwrap();
@@ -305,33 +306,33 @@ mod tests {
         assert_eq!(reply[22..28], NEIGHBOR_MAC.0);
         assert_eq!(reply[28..32], [10, 0, 0, 9]);
         assert_eq!(reply[38..42], [10, 0, 0, 1]);
-        assert_eq!(answer_arp(&reply[ETHERNET..]), None, "an answer asks nothing");
+        assert_eq!(answer_arp(&reply[ETHERNET..]), None, "a reply causes no reply");
     }
 
-    /// RFC 9293 §3.1: the checksum covers what was rewritten; PSH only where a super-segment is.
+    /// RFC 9293 §3.1: the checksum covers the rewritten packet; PSH is set only on a GSO packet.
     #[test]
-    fn a_dressed_packet_is_whole() {
+    fn rewritten_packet_is_valid() {
         // Timestamps without the padding that Linux puts before them, MSS last.
         let options = [8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 2, 4, 5, 0xb4, 1, 0];
         for super_segment in [false, true] {
-            let mut dressed = packet(&options, 99);
-            dress(&mut dressed, HABITS, super_segment);
-            assert_eq!(dressed[40..44], [2, 4, 5, 0xb4]);
-            assert_eq!(dressed[44..48], [1, 1, 8, 10]);
-            assert_eq!(usize::from(dressed[32] >> 4) * 4, 36);
-            assert_eq!(dressed[33] & PSH != 0, super_segment);
-            let total = u16::from_be_bytes([dressed[2], dressed[3]]);
-            assert_eq!(usize::from(total), dressed.len());
-            assert_eq!(checksum::finish(checksum::add(0, &dressed[..20])), 0);
-            let pseudo = pseudo_sum(&dressed, TCP, dressed.len() - 20);
-            assert_eq!(checksum::finish(checksum::add(pseudo, &dressed[20..])), 0);
+            let mut rewritten = packet(&options, 99);
+            apply_quirks(&mut rewritten, QUIRKS, super_segment);
+            assert_eq!(rewritten[40..44], [2, 4, 5, 0xb4]);
+            assert_eq!(rewritten[44..48], [1, 1, 8, 10]);
+            assert_eq!(usize::from(rewritten[32] >> 4) * 4, 36);
+            assert_eq!(rewritten[33] & PSH != 0, super_segment);
+            let total = u16::from_be_bytes([rewritten[2], rewritten[3]]);
+            assert_eq!(usize::from(total), rewritten.len());
+            assert_eq!(checksum::finish(checksum::add(0, &rewritten[..20])), 0);
+            let pseudo = pseudo_sum(&rewritten, TCP, rewritten.len() - 20);
+            assert_eq!(checksum::finish(checksum::add(pseudo, &rewritten[20..])), 0);
         }
     }
 
-    /// Nothing but TCP and ICMP errors reaches packetdrill, which knows nothing else.
+    /// Only TCP and ICMP errors are passed to packetdrill, which supports nothing else.
     #[test]
-    fn the_rest_stays_below() {
-        let mut wire = Wire::new(HABITS);
+    fn other_protocols_are_dropped() {
+        let mut wire = Wire::new(QUIRKS);
         let mut echo = packet(&[], 8);
         echo[9] = ICMP;
         echo[20] = 0;

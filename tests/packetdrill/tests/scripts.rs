@@ -1,11 +1,11 @@
-//! The scripts of `scripts/`, in every mode that they name, through the interface that packetdrill uses.
+//! Scripts of `scripts/`, in every mode that they list, through the interface that packetdrill uses.
 //!
-//! packetdrill is no Debian package, so what runs here is `interpreter`: the part of its language that these
-//! scripts use, and stricter in two ways (an outbound packet that no line expects fails the script,
-//! and so does a timestamp off by more than the tolerance). The same scripts pass under packetdrill itself;
-//! `docs/contributing/packetdrill.md` says how to run it.
+//! packetdrill is no Debian package, so these scripts are run by `interpreter`: the part of the language that
+//! they use. It is stricter in two ways: an unexpected outbound packet fails the script, and so does a
+//! timestamp outside the tolerance. The same scripts pass under packetdrill itself; see
+//! `docs/contributing/packetdrill.md` to run it.
 //!
-//! Opening comments of a script: `// modes: offload handover` (all three without it), `// flags: key=value`.
+//! Opening comments of a script: `// modes: offload handover` (default: all three), `// flags: key=value`.
 
 mod interpreter;
 
@@ -15,14 +15,14 @@ use interpreter::{parse, run};
 
 const MODES: [&str; 3] = ["host", "offload", "handover"];
 
-/// The value of a script's opening comment `// key: value`.
+/// Value of a script's opening comment `// key: value`.
 fn comment<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
 }
 
 fn scripts() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
-    let entries = fs::read_dir(&directory).expect("the scripts are there");
+    let entries = fs::read_dir(&directory).expect("the scripts exist");
     let mut scripts: Vec<(String, String)> = entries
         .map(|entry| entry.expect("readable").path())
         .filter(|path| path.extension().is_some_and(|it| it == "pkt"))
@@ -73,9 +73,9 @@ fn handover() {
     run_mode("handover");
 }
 
-/// Every script says which rule it proves, and names modes that there are.
+/// Every script cites the rule that it tests, and lists existing modes.
 #[test]
-fn scripts_say_what_they_prove() {
+fn scripts_cite_their_rule() {
     let scripts = scripts();
     assert!(scripts.len() >= 25, "{} scripts", scripts.len());
     for (name, text) in scripts {
@@ -87,7 +87,7 @@ fn scripts_say_what_they_prove() {
     }
 }
 
-/// An interpreter that passes everything proves nothing: each of these scripts is wrong in one place.
+/// Checks that the interpreter detects errors: each of these scripts is wrong in one place.
 #[test]
 fn wrong_scripts_fail() {
     const OPENING: &str = "

@@ -1,4 +1,4 @@
-//! Nodes of `flue nc` on a switch, a kernel as their peer, and `flue ss --json` as the witness of their connections.
+//! Nodes of `flue nc` on a switch, a kernel as their peer, and `flue ss --json` to observe their connections.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,54 +12,54 @@ use crate::netns::Namespace;
 use crate::process::{Output, Process};
 use crate::switch::Switch;
 
-/// How long a node may take to start, to accept, and to come to a state: a failure's time.
+/// Time limit for a node to start, to accept, and to reach a state; used up only by a failure.
 pub const START: Duration = Duration::from_secs(120);
-/// The port that nodes listen on.
+/// Listening port of the nodes.
 pub const PORT: u16 = 5000;
 
-/// A switch, a kernel on it at 10.0.0.1, and a directory for control sockets that no other test uses.
+/// Switch, a kernel on it at 10.0.0.1, and a directory for control sockets that no other test uses.
 #[derive(Debug)]
 pub struct Bench {
     program: PathBuf,
-    /// The switch; nodes start in its namespace.
+    /// Switch; nodes start in its namespace.
     pub switch: Switch,
-    /// The kernel.
+    /// Host with the kernel's TCP.
     pub kernel: Namespace,
     /// `XDG_RUNTIME_DIR` of all commands.
     pub runtime: Scratch,
 }
 
-/// What a command has said.
+/// Result of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
-    /// Its exit status.
+    /// Exit status.
     pub status: Option<i32>,
-    /// Its standard output.
+    /// Standard output.
     pub out: String,
-    /// Its standard error.
+    /// Standard error.
     pub err: String,
 }
 
 impl CommandOutput {
-    /// Standard output as a document.
+    /// Standard output as a JSON document.
     ///
     /// # Panics
     ///
-    /// When it is none.
+    /// If it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 }
 
 impl Bench {
-    /// A bench for the command `program`.
+    /// Creates a bench for the command `program`.
     pub fn new(program: &str) -> Self {
         let switch = Switch::new(1500);
         let kernel = switch.host("10.0.0.1/24");
         Self { program: Path::new(program).to_owned(), switch, kernel, runtime: Scratch::new() }
     }
 
-    /// The command with arguments divided by spaces.
+    /// Command with space-separated arguments.
     pub fn command(&self, line: &str) -> Command {
         let mut command = command(&self.program, line);
         command.env("XDG_RUNTIME_DIR", self.runtime.file(""));
@@ -71,17 +71,17 @@ impl Bench {
         Process::start(self.switch.namespace(), self.command(line), output)
     }
 
-    /// Options of a node that is plugged in: `tapHOST` at 10.0.0.HOST.
+    /// Options of an attached node: `tapHOST` at 10.0.0.HOST.
     pub fn plug(host: u8) -> String {
         format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {}", Switch::BRIDGE)
     }
 
-    /// Where the node of that number listens.
+    /// Listening address of node `host`.
     pub fn address(host: u8) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, host], PORT))
     }
 
-    /// `flue nc -l` on that node with these options.
+    /// Starts `flue nc -l` on node `host` with these options.
     pub fn listen_at(&self, host: u8, options: &str, output: Output) -> Process {
         let line = format!("nc -l {PORT} {} {options}", Self::plug(host));
         let mut flue = self.start(&line, output);
@@ -89,16 +89,16 @@ impl Bench {
         flue
     }
 
-    /// The same on node 2, with a seed.
+    /// Starts `flue nc -l` on node 2, with a seed.
     pub fn listen(&self, options: &str, output: Output) -> Process {
         self.listen_at(2, &format!("--seed 7 {options}"), output)
     }
 
-    /// Runs a command to its end. It needs no namespace: a control socket has a path.
+    /// Runs a command until it exits. It needs no namespace: a control socket has a path.
     ///
     /// # Panics
     ///
-    /// When it does not start, or says what is no text.
+    /// If it does not start, or its output is not UTF-8.
     pub fn say(&self, line: &str) -> CommandOutput {
         let output = self.command(line).output().expect("flue starts");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("flue writes UTF-8");
@@ -113,7 +113,7 @@ impl Bench {
     ///
     /// # Panics
     ///
-    /// When that fails, or there is another number of nodes.
+    /// If the command fails, or there is not exactly one node.
     pub fn connections(&self, line: &str) -> Vec<Value> {
         let said = self.say(&format!("ss --json {line}"));
         assert_eq!(said.status, Some(0), "{}", said.out);
@@ -122,11 +122,11 @@ impl Bench {
         nodes[0]["connections"].as_array().unwrap().clone()
     }
 
-    /// Asks until the only connection is there and `is_so`.
+    /// Polls until the only connection exists and `is_so` holds.
     ///
     /// # Panics
     ///
-    /// When that takes longer than [`START`].
+    /// If that takes longer than [`START`].
     pub fn expect(&self, line: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + START;
         loop {
@@ -138,28 +138,28 @@ impl Bench {
         }
     }
 
-    /// The kernel connects to that node.
+    /// Connects from the kernel to node `host`.
     ///
     /// # Panics
     ///
-    /// When the node does not accept.
+    /// If the node does not accept.
     pub fn connect_to(&self, host: u8) -> TcpStream {
         let there = Self::address(host);
         self.kernel.run(|| TcpStream::connect_timeout(&there, START)).expect("flue accepts")
     }
 
-    /// The same to node 2.
+    /// Connects from the kernel to node 2.
     pub fn connect(&self) -> TcpStream {
         self.connect_to(2)
     }
 
-    /// Control sockets in the default place.
+    /// Control sockets in the default directory.
     ///
     /// # Panics
     ///
-    /// When there is no such directory.
+    /// If that directory does not exist.
     pub fn sockets(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.runtime.file("flue")).expect("the directory is there");
+        let entries = std::fs::read_dir(self.runtime.file("flue")).expect("the directory exists");
         entries.map(|entry| entry.unwrap().path()).collect()
     }
 }

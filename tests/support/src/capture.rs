@@ -1,9 +1,9 @@
-//! Frames out of pcap and pcapng files, and the TCP segments in them.
+//! Frames of pcap and pcapng files, and their TCP segments.
 //!
-//! This reader is ours, and the segments are read with `etherparse`, so that flue's captures are
-//! judged by two programs that share no line: this and tshark. It reads what our captures and
-//! tcpdump's contain (Ethernet; both byte orders; section header, interface description and
-//! enhanced packet blocks) and refuses anything else with a reason.
+//! This reader is part of the test bench, and `etherparse` parses the segments. Two programs without common
+//! code check flue's captures: this one and tshark. Supported are the captures of flue and
+//! tcpdump: Ethernet; both byte orders; section header, interface description and enhanced packet blocks.
+//! Anything else is rejected with a reason.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,36 +11,36 @@ use std::path::Path;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// One captured frame.
+/// Captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Since 1970, nanoseconds.
+    /// Time since 1970, nanoseconds.
     pub time_ns: u64,
     /// Index of the interface description in its section; 0 in a pcap.
     pub interface: u32,
-    /// Length on the wire, bytes; more than `data` holds when the capture cut it.
+    /// Length on the wire, bytes; greater than the length of `data` if the capture truncated it.
     pub wire_bytes: u32,
-    /// From the Ethernet header on.
+    /// Bytes from the Ethernet header on.
     pub data: Vec<u8>,
     /// Comments of the packet (pcapng only).
     pub comments: Vec<String>,
 }
 
-/// The frames of a pcap or pcapng file.
+/// Reads the frames of a pcap or pcapng file.
 ///
 /// # Errors
 ///
-/// A sentence that says what in the file is not understood.
+/// The unsupported or malformed part of the file, as text.
 pub fn read(path: &Path) -> Result<Vec<Frame>, String> {
     let file = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&file).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// The frames in the bytes of a pcap or pcapng file.
+/// Parses the frames in the bytes of a pcap or pcapng file.
 ///
 /// # Errors
 ///
-/// A sentence that says what is not understood.
+/// The unsupported or malformed part, as text.
 pub fn parse(file: &[u8]) -> Result<Vec<Frame>, String> {
     let magic = *file.first_chunk().ok_or("shorter than a magic number")?;
     match magic {
@@ -59,7 +59,7 @@ enum Order {
     Big,
 }
 
-/// Reads numbers of one byte order off the front.
+/// Reader of numbers in one byte order.
 struct Cursor<'a> {
     rest: &'a [u8],
     order: Order,
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn u32(&mut self) -> Result<u32, String> {
-        let bytes = self.take(4)?.try_into().expect("four were taken");
+        let bytes = self.take(4)?.try_into().expect("four bytes were taken");
         Ok(match self.order {
             Order::Little => u32::from_le_bytes(bytes),
             Order::Big => u32::from_be_bytes(bytes),
@@ -81,14 +81,14 @@ impl<'a> Cursor<'a> {
     }
 
     fn u16(&mut self) -> Result<u16, String> {
-        let bytes = self.take(2)?.try_into().expect("two were taken");
+        let bytes = self.take(2)?.try_into().expect("two bytes were taken");
         Ok(match self.order {
             Order::Little => u16::from_le_bytes(bytes),
             Order::Big => u16::from_be_bytes(bytes),
         })
     }
 
-    /// `bytes` and the padding after them to a multiple of four.
+    /// Takes `bytes` bytes and the padding to a multiple of four.
     fn padded(&mut self, bytes: usize) -> Result<&'a [u8], String> {
         let taken = self.take(bytes)?;
         self.take(bytes.next_multiple_of(4) - bytes)?;
@@ -126,7 +126,7 @@ fn parse_pcapng(file: &[u8]) -> Result<Vec<Frame>, String> {
     let mut ticks_per_second: Vec<u64> = Vec::new();
     let mut frames = Vec::new();
     while !cursor.rest.is_empty() {
-        // A section says its byte order after its type and length, so it is looked at beforehand.
+        // A section states its byte order after its type and length, so it is read in advance.
         if cursor.rest.starts_with(&SECTION_HEADER.to_be_bytes()) {
             cursor.order = match cursor.rest.get(8..12) {
                 Some([0x4d, 0x3c, 0x2b, 0x1a]) => Order::Little,
@@ -150,7 +150,7 @@ fn parse_pcapng(file: &[u8]) -> Result<Vec<Frame>, String> {
     Ok(frames)
 }
 
-/// The interface's clock in ticks per second.
+/// Clock of the interface in ticks per second.
 fn interface(block: &mut Cursor<'_>) -> Result<u64, String> {
     let link_type = u32::from(block.u16()?);
     if link_type != ETHERNET {
@@ -193,30 +193,30 @@ fn options<'a>(block: &mut Cursor<'a>) -> Result<Vec<(u16, &'a [u8])>, String> {
     Ok(options)
 }
 
-/// The six flags that matter, as in the header's octet.
+/// The six control bits of RFC 9293, as in the header's octet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// No more data from the sender.
+    /// FIN: no more data from the sender.
     pub const FIN: Self = Self(0x01);
-    /// Synchronise sequence numbers.
+    /// SYN: synchronize sequence numbers.
     pub const SYN: Self = Self(0x02);
-    /// Reset.
+    /// RST: reset the connection.
     pub const RST: Self = Self(0x04);
-    /// Push.
+    /// PSH: push.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgment field is significant.
+    /// ACK: the acknowledgment field is significant.
     pub const ACK: Self = Self(0x10);
-    /// The urgent pointer is significant.
+    /// URG: the urgent pointer is significant.
     pub const URG: Self = Self(0x20);
 
-    /// From the header's octet; the two ECN bits are left out.
+    /// Flags of the header's octet, without the two ECN bits.
     pub const fn from_octet(octet: u8) -> Self {
         Self(octet & 0x3f)
     }
 
-    /// Whether all of `flags` are set.
+    /// True if all of `flags` are set.
     pub const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -240,29 +240,28 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// A TCP segment as it was on the wire.
+/// TCP segment as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Number of its frame in the file, from 1, as Wireshark counts.
+    /// Number of its frame in the file, from 1 as in Wireshark.
     pub frame: usize,
     /// Source.
     pub from: SocketAddr,
     /// Destination.
     pub to: SocketAddr,
-    /// SEG.SEQ as it stands in the header.
+    /// SEG.SEQ of the header.
     pub seq: u32,
-    /// SEG.ACK as it stands in the header.
+    /// SEG.ACK of the header.
     pub ack: u32,
     /// Payload, bytes: SEG.LEN without SYN and FIN.
     pub payload_bytes: u32,
     /// Control bits.
     pub flags: Flags,
-    /// SEG.WND as it stands in the header, unscaled.
+    /// SEG.WND of the header, unscaled.
     pub window: u16,
 }
 
-/// The TCP segments among `frames`, in their order. Frames that hold no whole TCP header are not
-/// TCP's.
+/// TCP segments among `frames`, in their order. Frames without a whole TCP header are ignored.
 pub fn segments(frames: &[Frame]) -> Vec<Segment> {
     let numbered = frames.iter().enumerate().map(|(index, frame)| (index + 1, frame));
     numbered.filter_map(|(number, frame)| segment(number, &frame.data)).collect()
@@ -302,17 +301,17 @@ fn segment(frame: usize, data: &[u8]) -> Option<Segment> {
     })
 }
 
-/// One direction of one connection: where its bytes were cut and pushed.
+/// One direction of one connection: segment boundaries and pushes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Direction {
-    /// Segments with payload in the order of the capture: offset of the first byte in the stream
-    /// (the byte after the SYN is 0), length in bytes, whether PSH was set.
+    /// Segments with payload in the order of the capture: offset of the first byte, length in bytes, true if PSH
+    /// is set. The byte after the SYN has offset 0.
     pub segments: Vec<(u64, u32, bool)>,
 }
 
 impl Direction {
-    /// The direction of the connection between `from` and `to`; its SYN must be in the capture.
-    /// Offsets are unwrapped, so streams of more than 4 GiB are fine.
+    /// Direction of the connection between `from` and `to`; its SYN must be in the capture. Offsets are
+    /// unwrapped, so streams of more than 4 GiB are supported.
     pub fn find(segments: &[Segment], from: SocketAddr, to: SocketAddr) -> Option<Self> {
         let mut ours = segments.iter().filter(|one| one.from == from && one.to == to);
         let first = ours.find(|one| one.flags.has(Flags::SYN))?.seq.wrapping_add(1);
@@ -326,8 +325,8 @@ impl Direction {
         Some(Self { segments: found })
     }
 
-    /// Offsets after which a push was asked for: the ends of the segments with PSH, each once, in
-    /// order. Retransmissions do not add to it.
+    /// Offsets after which the sender pushed: the ends of the segments with PSH, each once, in order.
+    /// Retransmissions add nothing.
     pub fn pushes(&self) -> Vec<u64> {
         let pushed = self.segments.iter().filter(|(_, _, push)| *push);
         let mut ends: Vec<u64> =
@@ -337,7 +336,7 @@ impl Direction {
         ends
     }
 
-    /// Length of the stream as far as the capture shows it, bytes.
+    /// Length of the captured stream, bytes.
     pub fn bytes(&self) -> u64 {
         let ends = self.segments.iter().map(|(offset, bytes, _)| offset + u64::from(*bytes));
         ends.max().unwrap_or(0)

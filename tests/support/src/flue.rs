@@ -1,4 +1,4 @@
-//! The command under test: started as root or as an ordinary user, and used as a pipe.
+//! Command under test: started as root or as an ordinary user, and used as a pipe.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -13,23 +13,23 @@ use std::time::Duration;
 use crate::process::Process;
 use crate::stream::{Digest, HashingSink, Stream};
 
-/// `program` with arguments divided by spaces.
+/// Command `program` with space-separated arguments.
 pub fn command(program: impl AsRef<OsStr>, arguments: &str) -> Command {
     let mut command = Command::new(program);
     command.args(arguments.split_whitespace());
     command
 }
 
-/// A directory of a test, readable and writable by everybody, removed with its value.
+/// Temporary directory of a test, readable and writable by all users, removed on drop.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new empty directory.
+    /// Creates an empty directory.
     ///
     /// # Panics
     ///
-    /// When the directory for temporary files cannot be written to.
+    /// If the directory for temporary files is not writable.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         loop {
@@ -37,17 +37,18 @@ impl Scratch {
             let path = std::env::temp_dir().join(format!("flue-test-{id}-{count}"));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    fs::set_permissions(&path, Permissions::from_mode(0o1777)).expect("it is ours");
+                    fs::set_permissions(&path, Permissions::from_mode(0o1777))
+                        .expect("the test owns the directory");
                     return Self(path);
                 }
-                // A killed test that had our process id has left it, or one of another container has it.
+                // Left by a killed test with the same process id, or in use by a process of another container.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
         }
     }
 
-    /// The path of a file in it, there or not.
+    /// Path of a file in it, existing or not.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -66,22 +67,22 @@ impl Drop for Scratch {
     }
 }
 
-/// A user without any right: nobody.
+/// User without privileges: `nobody`.
 pub const ORDINARY_USER_ID: u32 = 65_534;
 
-/// `program` with `arguments`, run as [`ORDINARY_USER_ID`] without a capability, for whom
-/// `/dev/net/tun` can be opened, as it is on most distributions. That device node lives in a mount
-/// namespace of the program's own; the machine's is not touched.
+/// Command `program` with `arguments`, run as [`ORDINARY_USER_ID`] without capabilities. `/dev/net/tun` is
+/// accessible to that user, as on most distributions. The device node is in a mount namespace of the program's
+/// own; the machine's node is unchanged.
 ///
 /// Needs [`Need::InitialRoot`](crate::needs::Need::InitialRoot), `unshare` and `setpriv`.
 ///
 /// # Panics
 ///
-/// When `program` cannot be copied to `scratch`, where the user can reach it.
+/// If `program` cannot be copied to `scratch`, where the user can access it.
 pub fn as_ordinary_user(scratch: &Scratch, program: &Path, arguments: &str) -> Command {
     let copy = scratch.file("program");
     fs::copy(program, &copy).expect("the program can be copied");
-    fs::set_permissions(&copy, Permissions::from_mode(0o755)).expect("the copy is ours");
+    fs::set_permissions(&copy, Permissions::from_mode(0o755)).expect("the test owns the copy");
     let script = format!(
         "mknod \"$1\" c 10 200 && chmod 666 \"$1\" && mount --bind \"$1\" /dev/net/tun && \
          shift && exec setpriv --reuid={ORDINARY_USER_ID} --regid={ORDINARY_USER_ID} \
@@ -94,16 +95,16 @@ pub fn as_ordinary_user(scratch: &Scratch, program: &Path, arguments: &str) -> C
     command
 }
 
-/// Feeds the first `bytes` bytes of the stream of `seed` to the process, closes its input, and
-/// sums its output, both at once, until it ends. It must have been started with
+/// Writes the first `bytes` bytes of the stream of `seed` to the process, closes its input, and hashes its
+/// output, both concurrently, until it exits. It must have been started with
 /// [`Output::Bytes`](crate::process::Output::Bytes).
 ///
-/// Returns the digest of the output, and the error that ended the input early, if one did. What the process
-/// ended with is to be asked of it afterwards.
+/// Returns the digest of the output, and the error that ended the input early, if any. The exit status is
+/// available from the process afterwards.
 ///
 /// # Panics
 ///
-/// When it has not ended within `limit`.
+/// If it has not exited within `limit`.
 pub fn exchange(
     process: &mut Process,
     seed: u64,
@@ -117,9 +118,9 @@ pub fn exchange(
             // `input` is dropped here: end of file.
         });
         let summer = scope.spawn(move || HashingSink::drain(output).expect("a pipe can be read"));
-        // If this panics the process has been killed, so both threads come to their end.
+        // If this panics the process has been killed, so both threads end.
         process.wait(limit);
-        let join = "feeding and summing do not panic";
+        let join = "writing and hashing do not panic";
         (summer.join().expect(join), feeder.join().expect(join))
     })
 }

@@ -8,7 +8,8 @@ const ETHERNET_BYTES: usize = 14;
 /// Bytes of a packet that a message quotes.
 const QUOTED_BYTES: usize = 100;
 
-/// "Too big", to the sender of `frame`, from the neighbor that it was for.
+/// "Packet too big" (IPv6) or "fragmentation needed" (IPv4) error for `frame`, sent to its sender by the
+/// neighbor that the frame was for.
 pub fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let net = packet.net?;

@@ -1,12 +1,11 @@
-//! A kernel TCP socket as the other end of a connection, on threads in a namespace.
+//! Kernel TCP socket as the other end of a connection, on threads in a namespace.
 //!
-//! A [`Plan`] says what the peer sends, how fast it reads and how it ends; [`KernelPeer`] carries
-//! it out while the test does something else, and [`KernelPeer::finish`] gives the [`Outcome`].
-//! Sending and receiving run at the same time on two threads (unless [`End::AnswerPeer`] is asked
-//! for), so neither direction can starve the other.
+//! A [`Plan`] defines the data that the peer sends, its reading rate and its close. [`KernelPeer`] executes the
+//! plan on its threads, and [`KernelPeer::finish`] returns the [`Outcome`]. Two threads send and receive
+//! concurrently (except with [`End::AnswerPeer`]), so neither direction can starve the other.
 //!
-//! Limits: a socket call that makes no progress for [`STALL_MAX`] ends the peer with its error, so
-//! a test fails instead of hanging.
+//! Limits: a socket call that makes no progress for [`STALL_MAX`] ends the peer with its error, so a test fails
+//! instead of hanging.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,63 +19,61 @@ use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size};
 use crate::netns::Namespace;
 use crate::stream::{Digest, HashingSink, Stream};
 
-/// How long one socket call may make no progress. A sender that starts with an RTO of 0.2 s has
-/// tried eight times by then.
+/// Time limit for progress of one socket call. A sender with an initial RTO of 0.2 s has retransmitted eight
+/// times by then.
 pub const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes per write and read call.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How the peer ends its side.
+/// Close mode of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// FIN after the last byte sent; then reads on to the other side's FIN.
+    /// FIN after the last byte sent; then reads until the other side's FIN.
     HalfClose,
-    /// FIN only after the other side's FIN has been read: the other side half-closes first.
+    /// FIN only after the other side's FIN was read: the other side half-closes first.
     AfterPeer,
-    /// Sends nothing before the other side's FIN has been read; then all of it, and FIN.
+    /// Sends nothing before the other side's FIN was read; then all data, and FIN.
     AnswerPeer,
-    /// RST at once after the last byte was handed to the socket, unread and unsent data thrown
-    /// away (`SO_LINGER` of zero seconds).
+    /// RST immediately after the last byte was passed to the socket; unread and unsent data are discarded
+    /// (`SO_LINGER` of zero seconds).
     Reset,
 }
 
-/// How the peer reads.
+/// Reading rate of the peer.
 #[derive(Debug)]
 pub enum Pace {
-    /// As fast as it can.
+    /// Unlimited.
     Free,
-    /// One read of at most `bytes`, then a pause: a slow application, whose window closes and
-    /// opens.
+    /// One read of at most `bytes`, then a pause: a slow application, whose window closes and opens.
     Slow {
-        /// Most bytes taken by one read.
+        /// Maximum bytes per read.
         bytes: usize,
         /// Time between two reads.
         pause: Duration,
     },
-    /// Not at all until something is received on the channel, or its other end is dropped; then
-    /// as fast as it can. Its window closes for as long as the test wishes.
+    /// No read until a message arrives on the channel, or its other end is dropped; then unlimited. The window
+    /// stays closed as long as the test requires.
     Held(mpsc::Receiver<()>),
 }
 
-/// What a kernel peer is to do.
+/// Plan of a kernel peer.
 #[derive(Debug)]
 pub struct Plan {
-    /// Seed of the stream it sends.
+    /// Seed of the stream sent.
     pub seed: u64,
-    /// Bytes it sends.
+    /// Bytes to send.
     pub send_bytes: u64,
-    /// How it reads.
+    /// Reading rate.
     pub pace: Pace,
-    /// How it ends.
+    /// Close mode.
     pub end: End,
-    /// Its receive buffer in bytes (`SO_RCVBUF`, which the kernel doubles); `None` leaves it to
-    /// the kernel's tuning.
+    /// Receive buffer in bytes (`SO_RCVBUF`, which the kernel doubles); `None`: the kernel's autotuning.
     pub receive_buffer_bytes: Option<usize>,
 }
 
 impl Plan {
-    /// Sends `bytes` of the stream of `seed`, half-closes, and reads all that comes.
+    /// Sends `bytes` of the stream of `seed`, half-closes, and reads until the end.
     pub fn send(seed: u64, bytes: u64) -> Self {
         Self {
             seed,
@@ -93,34 +90,34 @@ impl Plan {
     }
 }
 
-/// What became of a plan.
+/// Result of a plan.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was handed to the socket.
+    /// Data passed to the socket.
     pub sent: Digest,
-    /// What was read from it.
+    /// Data read from the socket.
     pub received: Digest,
-    /// The error that ended sending, if one did (a reset by the other side, a stall).
+    /// Error that ended sending, if any (a reset by the other side, a stall).
     pub send_error: Option<io::Error>,
-    /// The error that ended receiving, if one did; `None` is the other side's FIN.
+    /// Error that ended receiving, if any; `None`: the other side's FIN.
     pub receive_error: Option<io::Error>,
 }
 
 impl Outcome {
-    /// Asserts that both directions ended in order, and that what came is `expected`.
+    /// Asserts that both directions ended without an error, and that the received data are `expected`.
     ///
     /// # Panics
     ///
-    /// Otherwise.
+    /// If the assertion fails.
     pub fn assert_received(&self, expected: Digest) {
         let Self { sent: _, received, send_error, receive_error } = self;
         assert!(send_error.is_none(), "sending ended with {send_error:?}");
         assert!(receive_error.is_none(), "receiving ended with {receive_error:?}");
-        assert_eq!(*received, expected, "what the kernel read is not what was sent");
+        assert_eq!(*received, expected, "the data read by the kernel differ from the data sent");
     }
 }
 
-/// A peer at work.
+/// Running peer.
 #[derive(Debug)]
 pub struct KernelPeer {
     address: SocketAddr,
@@ -132,7 +129,7 @@ impl KernelPeer {
     ///
     /// # Panics
     ///
-    /// When the address cannot be bound.
+    /// If the address cannot be bound.
     pub fn listen(host: &Namespace, address: SocketAddr, plan: Plan) -> Self {
         let listener = host.run(|| TcpListener::bind(address)).expect("the address is free");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -153,23 +150,23 @@ impl KernelPeer {
         Self { address, thread }
     }
 
-    /// The listening address, or the one connected to.
+    /// Listening address, or the address connected to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until the plan is carried out.
+    /// Waits until the plan is complete.
     ///
     /// # Panics
     ///
-    /// When there was no connection.
+    /// If there was no connection.
     pub fn finish(self) -> Outcome {
         let outcome = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         outcome.unwrap_or_else(|error| panic!("no connection with {}: {error}", self.address))
     }
 }
 
-/// `accept` knows no time limit; waiting for the listener to become readable does.
+/// `accept` has no timeout; polling the listener has.
 fn await_connection(listener: &TcpListener) -> io::Result<()> {
     let mut ready = [PollFd::new(listener, PollFlags::IN)];
     let limit = Timespec::try_from(STALL_MAX).expect("a minute fits");
@@ -208,7 +205,7 @@ impl Plan {
                 End::AfterPeer => {
                     let (sent, error) = send(socket, seed, send_bytes);
                     let read = join(reader);
-                    // After a reset there is nothing to close, and the reader has told it.
+                    // After a reset there is nothing to close, and the reader has reported the error.
                     (sent, if read.1.is_none() { error.or_else(close) } else { error }, read)
                 }
                 End::HalfClose | End::Reset => {
@@ -244,7 +241,7 @@ fn receive(mut socket: &TcpStream, pace: Pace) -> (Digest, Option<io::Error>) {
         Pace::Free => (CHUNK_BYTES, None),
         Pace::Slow { bytes, pause } => (bytes.min(CHUNK_BYTES), Some(pause)),
         Pace::Held(release) => {
-            // An error means that the test dropped its end: that releases too.
+            // An error means that the test dropped its end, which also releases the reader.
             let _ = release.recv();
             (CHUNK_BYTES, None)
         }
@@ -257,7 +254,7 @@ fn receive(mut socket: &TcpStream, pace: Pace) -> (Digest, Option<io::Error>) {
             Err(error) => return (summer.finish(), Some(error)),
         }
         if let Some(pause) = pause {
-            // The pause is the behaviour asked for; nothing is synchronised by it.
+            // The pause is the requested behavior, not a synchronization.
             thread::sleep(pause);
         }
     }

@@ -1,33 +1,32 @@
-//! The bench that the tests stand on: hosts in network namespaces, kernel TCP peers, loss on the
-//! wire, and Wireshark as the judge.
+//! Test bench: hosts in network namespaces, kernel TCP peers, packet loss, and Wireshark as the reference.
 //!
-//! Everything here is made per test and belongs to nobody else: namespaces are anonymous (they
-//! live exactly as long as the descriptor that holds them), ports are chosen by the kernel, files
-//! carry the process id. So tests run in parallel, and a killed test run leaves nothing behind.
+//! Each test creates its own resources. Namespaces are anonymous and exist as long as the descriptor that holds
+//! them. The kernel chooses ports, and file names carry the process id. Tests can therefore run in parallel,
+//! and a killed test run leaves nothing behind.
 //!
-//! Functions of this crate panic, with the command and what it printed, where a test would have
-//! unwrapped. Every wait has a deadline; none is a blind sleep.
+//! Functions of this crate panic, with the command and its output, where a test would have unwrapped. Every
+//! wait has a deadline; none is a blind sleep.
 //!
-//! | module | gives |
+//! | module | provides |
 //! |---|---|
-//! | [`needs`] | skipping by name what a machine cannot run, and refusing to skip in CI |
+//! | [`needs`] | prerequisites of a test: skipped by name if missing, an error in CI |
 //! | [`netns`] | a host: one network namespace |
-//! | [`switch`] | an Ethernet between hosts, with loss that can be counted |
-//! | [`wire`] | hosts at the ends of a `flue wire`: loss with a seed, delay, rate, queue |
+//! | [`switch`] | an Ethernet between hosts, with counted loss |
+//! | [`wire`] | hosts at the ends of a `flue wire`: seeded loss, delay, rate, queue |
 //! | [`stream`] | bytes from a seed, and their digest |
 //! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
-//! | [`process`] | a program under test: its lines, its deadline, its end |
-//! | [`seeds`] | a suite of many seeds: ranges, all CPUs, classes of failures, open seeds |
-//! | [`mod@bench`] | nodes on a switch, a kernel as their peer, and `flue ss` as the witness of their connections |
-//! | [`ping`] | ICMP echo: what comes back late, twice, in another order or not at all |
-//! | [`icmp`] | messages of a network that a frame does not fit through |
+//! | [`process`] | a program under test: its lines, deadlines and termination |
+//! | [`seeds`] | a suite of many seeds: ranges, all CPUs, failure classes, open seeds |
+//! | [`mod@bench`] | nodes on a switch, a kernel as their peer, and `flue ss` to observe their connections |
+//! | [`ping`] | ICMP echo: late, duplicate, reordered and missing replies |
+//! | [`icmp`] | ICMP errors of a network with a smaller MTU |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
-//! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
-//! | [`tcp_validator`] | whether what a host sends is what one legal TCP stack would send |
+//! | [`capture`] | frames of pcap and pcapng files, and their TCP segments |
+//! | [`tcp_validator`] | validator of a host's frames: those of one legal TCP stack |
 //! | [`ranges`] | sets of bytes of a stream |
-//! | [`load`] | another run where a busy machine has spoilt a count |
+//! | [`load`] | repeated runs for counts that a busy machine distorts |
 //! | [`mod@tgtadm`] | configuration of a tgtd |
-//! | [`tshark`] | what Wireshark says about the same files |
+//! | [`tshark`] | Wireshark's dissection of the same files |
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -1,20 +1,20 @@
-//! What a test needs of the machine, and what happens when it is not there.
+//! Prerequisites of a test, and the handling of missing ones.
 //!
-//! On a developer's machine the test says `skipped: <test>: <why>` and passes. In CI (environment
-//! `CI=true`) a lack is a failure, because there `tests/run` has installed everything: a bench
-//! that silently runs nothing is worse than none.
+//! On a developer's machine the test prints `skipped: <test>: <why>` and passes. In CI (environment `CI=true`)
+//! a missing prerequisite is a failure, because `tests/run` has installed everything. A bench that silently
+//! skips its tests is worse than none.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::{env, fmt};
 
-/// One thing that a machine may lack.
+/// Prerequisite that a machine may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Effective user 0, or user 0 of a user namespace: to make network namespaces.
+    /// Effective user 0, or user 0 of a user namespace: required to create network namespaces.
     Root,
-    /// User 0 of the machine itself, who can become any other user and make device nodes.
+    /// User 0 of the initial user namespace, which can become any other user and create device nodes.
     InitialRoot,
     /// `/dev/net/tun` can be opened.
     Tun,
@@ -44,20 +44,20 @@ impl fmt::Display for Need {
     }
 }
 
-/// In a user namespace made by an ordinary user, only that user is.
+/// A user namespace created by an ordinary user maps only that user.
 fn all_users_are_mapped() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Where `name` is, on the `PATH` or in the `sbin` directories that a user's `PATH` leaves out.
+/// Path of `name`, on the `PATH` or in the `sbin` directories that a user's `PATH` omits.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     env::split_paths(&path).chain(sbin).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// Tests that all need the same: `tests! { NEEDS; name => expression; … }`.
+/// Tests with the same prerequisites: `tests! { NEEDS; name => expression; … }`.
 #[macro_export]
 macro_rules! tests {
     ($needs:expr; $($(#[$doc:meta])* $name:ident => $body:expr;)*) => {
@@ -69,24 +69,24 @@ macro_rules! tests {
     };
 }
 
-/// True when the calling test must return because the machine lacks one of `needs`.
+/// True if the calling test must return because the machine lacks one of `needs`.
 ///
-/// The line about it goes to the real standard error, past the test runner's capture, so that it
-/// is seen although the test passes.
+/// The message is written to the real standard error, past the test runner's capture, so that it is visible
+/// although the test passes.
 ///
 /// # Panics
 ///
 /// In CI, on the first need that is not met.
-#[must_use = "a test that lacks something returns"]
+#[must_use = "a test without its prerequisites must return"]
 pub fn lacks(needs: &[Need]) -> bool {
     let Some(lack) = needs.iter().find(|need| !need.is_met()) else { return false };
     assert!(
         env::var("CI").as_deref() != Ok("true"),
-        "in CI nothing is skipped, but here {lack}; tests/run should have seen to it"
+        "no test is skipped in CI, but {lack}; tests/run should have installed it"
     );
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // In one piece, for other tests write there too.
+    // One write, since other tests write to it too.
     let line = format!("skipped: {test}: {lack}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
     true
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_that_everybody_has_is_found_and_a_nonsense_one_is_not() {
+    fn existing_tool_is_found_and_unknown_tool_is_not() {
         assert!(find_tool("sh").is_some());
         assert!(Need::Tool("sh").is_met());
         assert!(!Need::Tool("no-such-tool-anywhere").is_met());

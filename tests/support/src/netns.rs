@@ -1,12 +1,12 @@
-//! A host of the bench: one network namespace.
+//! Host of the bench: one network namespace.
 //!
-//! The namespace has no name. A short-lived process makes it, this process opens it by
-//! `/proc/<pid>/ns/net`, and from then on it lives as long as the descriptor: it ends with the
-//! test, also when the test panics or is killed, and takes its links along. Commands and closures
-//! enter it on a thread of their own, so the caller's thread never changes its namespace.
+//! The namespace has no name. A short-lived process creates it, and this process opens it by
+//! `/proc/<pid>/ns/net`. From then on it exists as long as the descriptor. It is removed with its links at the
+//! end of the test, even if the test panics or is killed. Commands and closures enter it on a thread of their
+//! own, so the caller's thread never changes its namespace.
 //!
-//! Defaults: loopback up; `reno` as congestion control (the machine's default may be `bbr`, whose
-//! pacing caps a veth); no duplicate address detection, which would hold IPv6 back for a second.
+//! Defaults: loopback is up. Congestion control is `reno`, because the machine's default may be `bbr`, whose
+//! pacing limits a veth. Duplicate address detection is disabled, because it delays IPv6 by a second.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,20 +19,20 @@ use std::thread::{self, JoinHandle};
 use crate::needs::find_tool;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace that ends with this value.
+/// Network namespace that is removed on drop.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
 }
 
 impl Namespace {
-    /// Makes a namespace with the defaults named in the module header.
+    /// Creates a namespace with the defaults listed in the module header.
     ///
     /// # Panics
     ///
-    /// Without root, or where the kernel has no network namespaces.
+    /// If the caller is not root, or the kernel does not support network namespaces.
     pub fn new() -> Self {
-        let ns = Self { file: make().expect("a network namespace is made (as root)") };
+        let ns = Self { file: make().expect("root can create a network namespace") };
         ns.ip("link set lo up");
         ns.sysctl("net/ipv4/tcp_congestion_control", "reno");
         ns.sysctl("net/ipv6/conf/all/accept_dad", "0");
@@ -40,13 +40,12 @@ impl Namespace {
         ns
     }
 
-    /// A path by which other processes can name this namespace while it lives, as `ip link set
-    /// DEV netns PATH` and `nsenter --net=PATH` take it.
+    /// Path of this namespace for other processes, for `ip link set DEV netns PATH` and `nsenter --net=PATH`.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
-    /// Runs `work` inside, on a thread of its own, and waits for it. A panic of `work` is passed on.
+    /// Runs `work` inside, on a thread of its own, and waits for it. Propagates a panic of `work`.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -57,12 +56,12 @@ impl Namespace {
         })
     }
 
-    /// Starts `work` on a thread that lives inside.
+    /// Starts `work` on a thread inside.
     pub fn spawn_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let file = self.file.try_clone().expect("descriptors are left");
+        let file = self.file.try_clone().expect("a descriptor is available");
         let name = thread::current().name().unwrap_or("a test").to_owned();
         thread::Builder::new()
             .name(name)
@@ -70,7 +69,7 @@ impl Namespace {
                 enter(&file);
                 work()
             })
-            .expect("a thread is made")
+            .expect("a thread starts")
     }
 
     /// Starts a process inside.
@@ -82,13 +81,13 @@ impl Namespace {
         self.run(|| command.spawn())
     }
 
-    /// Runs a program inside to its end and returns what it wrote to standard output.
+    /// Runs a program inside until it exits and returns its standard output.
     ///
     /// # Panics
     ///
-    /// When it cannot start or fails; the message has its standard error.
+    /// If it cannot start or fails; the message contains its standard error.
     pub fn output<S: AsRef<OsStr>>(&self, program: &str, args: &[S]) -> String {
-        // A user's `PATH` may leave out the directory of `nft`.
+        // A user's `PATH` may omit the directory of `nft`.
         let mut command = match find_tool(program) {
             Some(path) => Command::new(path),
             None => Command::new(program),
@@ -102,7 +101,7 @@ impl Namespace {
         String::from_utf8(stdout).expect("the program prints text")
     }
 
-    /// Runs `ip` inside with arguments divided by spaces, and returns what it printed.
+    /// Runs `ip` inside with space-separated arguments, and returns its output.
     ///
     /// # Panics
     ///
@@ -111,7 +110,7 @@ impl Namespace {
         self.output("ip", &args.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Feeds one `nft` command inside and returns what it printed.
+    /// Runs one `nft` command inside and returns its output.
     ///
     /// # Panics
     ///
@@ -120,28 +119,27 @@ impl Namespace {
         self.output("nft", &["-j", command])
     }
 
-    /// Sets a kernel parameter of this namespace, by its path below `/proc/sys`.
+    /// Sets a kernel parameter of this namespace, given by its path below `/proc/sys`.
     ///
     /// # Panics
     ///
-    /// When the kernel refuses; the message names the parameter.
+    /// If the kernel rejects it; the message names the parameter.
     pub fn sysctl(&self, key: &str, value: &str) {
         self.run(|| std::fs::write(format!("/proc/sys/{key}"), value))
             .unwrap_or_else(|error| panic!("/proc/sys/{key} does not take {value}: {error}"));
     }
 
-    /// A counter of the kernel in here, by the name that `nstat` has for it: `TcpRetransSegs`,
-    /// `TcpExtTCPOFOQueue`.
+    /// Kernel counter of this namespace, by its `nstat` name: `TcpRetransSegs`, `TcpExtTCPOFOQueue`.
     ///
     /// # Panics
     ///
-    /// When the kernel has none of that name.
+    /// If the kernel has no counter of that name.
     pub fn counter(&self, name: &str) -> u64 {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
         let text = self.run(|| Ok::<_, io::Error>(read("snmp")? + &read("netstat")?));
-        let text = text.expect("the kernel tells its counters");
+        let text = text.expect("the kernel's counters are readable");
         let lines: Vec<&str> = text.lines().collect();
-        // A line of names, then a line of values, both behind the name of the group.
+        // A line of names, then a line of values, both after the name of the group.
         let found = lines.chunks_exact(2).find_map(|pair| {
             let (group, names) = pair[0].split_once(": ")?;
             let wanted = name.strip_prefix(group)?;
@@ -151,7 +149,7 @@ impl Namespace {
         found.unwrap_or_else(|| panic!("the kernel has no counter {name}"))
     }
 
-    /// Names of the links inside, loopback left out.
+    /// Names of the links inside, without loopback.
     pub fn links(&self) -> Vec<String> {
         let links: serde_json::Value =
             serde_json::from_str(&self.ip("-json link show")).expect("ip prints JSON");
@@ -167,8 +165,8 @@ impl Default for Namespace {
     }
 }
 
-/// A child makes the namespace and says so; once it is open here the child may go. Done by a child
-/// because unsharing in a thread of ours takes `unsafe`.
+/// Creates a namespace in a child process and opens it here; the child then exits. A child is used because
+/// unsharing in a thread of this process requires `unsafe`.
 fn make() -> io::Result<File> {
     let mut child = Command::new("unshare")
         .args(["--net", "--", "sh", "-c", "echo made && read -r end"])
@@ -186,5 +184,5 @@ fn make() -> io::Result<File> {
 
 fn enter(namespace: &File) {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .expect("root may enter its namespace");
+        .expect("root can enter its namespace");
 }

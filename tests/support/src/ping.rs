@@ -1,4 +1,4 @@
-//! ICMP echo from a kernel, each answer counted: what comes back late, twice, in another order or not at all.
+//! ICMP echo from a kernel, with each reply counted: late, duplicate, reordered or missing.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use crate::netns::Namespace;
 
 const ECHO_REQUEST: u8 = 8;
 const HEADER_BYTES: usize = 8;
-/// How long an answer to the last of several requests may take. Too short, it is taken for lost.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a request to which nothing came is sent again.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Time limit for the reply to the last of several requests. If it is too short, a late reply counts as lost.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Retransmission interval of an unanswered request.
+const RETRANSMIT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A socket for echo requests to one host.
 #[derive(Debug)]
@@ -21,28 +21,28 @@ pub struct Pinger {
     next: u16,
 }
 
-/// An answer: the number of the request, and the time since it was sent.
+/// Reply: the number of the request, and the time since it was sent.
 pub type Answer = (u16, Duration);
 
 impl Pinger {
-    /// From `host` to `address`.
+    /// Creates a pinger from `host` to `address`.
     ///
     /// # Panics
     ///
-    /// Where the kernel has no sockets for ICMP echo.
+    /// If the kernel does not support sockets for ICMP echo.
     pub fn new(host: &Namespace, address: Ipv4Addr) -> Self {
         host.sysctl("net/ipv4/ping_group_range", "0 2147483647");
         let socket = host.run(|| {
             let socket = socket(AddressFamily::INET, SocketType::DGRAM, Some(ipproto::ICMP))
                 .expect("sockets for ICMP echo");
-            // Such a socket takes the calls of a datagram socket.
+            // Such a socket accepts the calls of a datagram socket.
             UdpSocket::from(socket)
         });
-        socket.connect(SocketAddrV4::new(address, 0)).expect("there is a way");
+        socket.connect(SocketAddrV4::new(address, 0)).expect("there is a route");
         Self { socket, next: 0 }
     }
 
-    /// Sends a request with so many bytes of payload, and returns its number.
+    /// Sends a request with `bytes` bytes of payload, and returns its number.
     fn send(&mut self, bytes: usize) -> u16 {
         let mut message = vec![0; HEADER_BYTES + bytes];
         message[0] = ECHO_REQUEST;
@@ -53,7 +53,7 @@ impl Pinger {
         number
     }
 
-    /// The number of the next answer, if one comes in time.
+    /// Number of the next reply, if one arrives within `limit`.
     fn receive(&self, limit: Duration) -> Option<u16> {
         self.socket.set_read_timeout(Some(limit)).expect("a time limit is possible");
         let mut answer = [0; 2048];
@@ -62,26 +62,27 @@ impl Pinger {
         Some(u16::from_be_bytes([answer[6], answer[7]]))
     }
 
-    /// The time until one request is answered; those that are not are sent again. The neighbor is known then.
+    /// Round-trip time of one request. Unanswered requests are retransmitted. Afterwards the neighbor entry
+    /// exists.
     ///
     /// # Panics
     ///
-    /// When none is, for long.
+    /// If there is no reply within `REPLY_TIMEOUT`.
     pub fn once(&mut self) -> Duration {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         while Instant::now() < deadline {
             let (number, sent) = (self.send(0), Instant::now());
-            while let Some(answered) = self.receive(AGAIN) {
+            while let Some(answered) = self.receive(RETRANSMIT_INTERVAL) {
                 if answered == number {
                     return sent.elapsed();
                 }
             }
         }
-        panic!("no answer in {PATIENCE:?}");
+        panic!("no reply within {REPLY_TIMEOUT:?}");
     }
 
-    /// Sends `count` requests of `bytes` each at once, and returns what was answered, numbered from 0: all that comes
-    /// until `is_enough`, or until nothing has come for `quiet`.
+    /// Sends `count` requests of `bytes` each at once, and returns the replies, numbered from 0. Ends when
+    /// `is_enough` returns true or no reply arrives for `quiet`.
     pub fn burst(
         &mut self,
         count: u16,
@@ -94,7 +95,7 @@ impl Pinger {
         let mut answers = Vec::new();
         while !is_enough(&answers) {
             let Some(number) = self.receive(quiet) else { break };
-            // One that belongs to earlier requests is too late.
+            // A reply to an earlier request is too late.
             if let Some(index) = number.checked_sub(first) {
                 answers.push((index, sent[usize::from(index)].1.elapsed()));
             }

@@ -1,7 +1,7 @@
-//! A program under test: its lines as they come, a deadline for each wait, and its certain end.
+//! Program under test: its lines as they are written, a deadline for each wait, and guaranteed termination.
 //!
-//! A process that is dropped is killed, by its own process id. Waiting for its end uses a
-//! descriptor of the process (pidfd), not a poll in a loop.
+//! Dropping a process kills it, by its own process id. The wait for its exit uses a descriptor of the process
+//! (pidfd) instead of polling.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -15,16 +15,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::netns::Namespace;
 
-/// What is done with a program's standard output.
+/// Handling of a program's standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Read line by line, as its standard error always is.
+    /// Read line by line, as standard error always is.
     Lines,
-    /// Left for the test to read as bytes: [`Process::take_output`].
+    /// Available to the test as bytes: [`Process::take_output`].
     Bytes,
 }
 
-/// A program that was started and is ended with this value.
+/// Running program that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -38,7 +38,7 @@ impl Process {
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// If it does not start.
     pub fn start(host: &Namespace, mut command: Command, output: Output) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = format!("{command:?}");
@@ -47,40 +47,40 @@ impl Process {
             .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
         let (sender, lines) = mpsc::channel();
         if output == Output::Lines {
-            forward(child.stdout.take().expect("it was asked for"), sender.clone());
+            forward(child.stdout.take().expect("stdout is piped"), sender.clone());
         }
-        forward(child.stderr.take().expect("it was asked for"), sender);
+        forward(child.stderr.take().expect("stderr is piped"), sender);
         Self { name, child, lines, log: Vec::new() }
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its standard input; dropping it is end of file.
+    /// Standard input of the process; dropping it is end of file.
     ///
     /// # Panics
     ///
-    /// When it was taken before.
+    /// If it was taken before.
     pub fn take_input(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("standard input is taken once")
     }
 
-    /// Its standard output as bytes.
+    /// Standard output of the process, as bytes.
     ///
     /// # Panics
     ///
-    /// When it was taken before, or the process was started with [`Output::Lines`].
+    /// If it was taken before, or the process was started with [`Output::Lines`].
     pub fn take_output(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("standard output is bytes, and taken once")
     }
 
-    /// Waits for a line in which `text` occurs, and returns it. Lines before it go to the log.
+    /// Waits for a line that contains `text`, and returns it. Earlier lines are added to the log.
     ///
     /// # Panics
     ///
-    /// When none came within `limit` or before the program closed its output; the message has the
+    /// If no such line arrives within `limit` or before the program closes its output. The message contains the
     /// log.
     pub fn expect_line(&mut self, text: &str, limit: Duration) -> String {
         let deadline = Instant::now() + limit;
@@ -100,17 +100,17 @@ impl Process {
         }
     }
 
-    /// All lines so far, those that nobody waited for too.
+    /// All lines so far, unexpected ones included.
     pub fn log(&mut self) -> &[String] {
         self.log.extend(self.lines.try_iter());
         &self.log
     }
 
-    /// All that it says until it closes its output and error, as one text.
+    /// All lines until the program closes its output and error, as one text.
     ///
     /// # Panics
     ///
-    /// When it says nothing for `limit` and does not close them.
+    /// If it writes nothing for `limit` and does not close them.
     pub fn all_lines(&mut self, limit: Duration) -> String {
         loop {
             match self.lines.recv_timeout(limit) {
@@ -121,42 +121,42 @@ impl Process {
         }
     }
 
-    /// Sends a signal to it.
+    /// Sends a signal to the process.
     ///
     /// # Panics
     ///
-    /// When it has ended: its process id may be another's by now.
+    /// If it has exited: its process id may be in use by another process.
     pub fn signal(&mut self, signal: Signal) {
         assert_eq!(self.ended(), None, "{} has ended already", self.name);
-        kill_process(Pid::from_child(&self.child), signal).expect("our child can be signalled");
+        kill_process(Pid::from_child(&self.child), signal).expect("the child can be signaled");
     }
 
-    /// Waits for its end. Its standard input is closed first, if it was not taken.
+    /// Waits for the exit. Closes standard input first, if it was not taken.
     ///
     /// # Panics
     ///
-    /// When it does not end within `limit`; the message has the log.
+    /// If it does not exit within `limit`; the message contains the log.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         drop(self.child.stdin.take());
         if let Some(status) = self.ended() {
             return status;
         }
         let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
-            .expect("our child has a descriptor");
+            .expect("the child has a descriptor");
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
         let timeout = Timespec::try_from(limit).expect("a limit of seconds fits");
         if poll(&mut ended, Some(&timeout)) == Ok(0) {
             self.fail(&format!("has not ended in {limit:?}"));
         }
-        self.child.wait().expect("our child can be waited for")
+        self.child.wait().expect("the child can be waited for")
     }
 
-    /// Waits for its end and asserts its exit status: 0 done, 1 the work failed, 2 used wrongly,
-    /// 3 the machine lacks something.
+    /// Waits for the exit and asserts the exit status: 0 success, 1 failure, 2 usage error, 3 missing
+    /// prerequisite.
     ///
     /// # Panics
     ///
-    /// Otherwise, with the log.
+    /// If the assertion fails; the message has the log.
     pub fn expect_exit(&mut self, code: i32, limit: Duration) {
         let status = self.wait(limit);
         if status.code() != Some(code) {
@@ -165,32 +165,32 @@ impl Process {
         }
     }
 
-    /// Whether it has not ended yet.
+    /// True if it has not exited.
     ///
     /// # Panics
     ///
-    /// When the kernel does not know it.
+    /// If the kernel does not have the process.
     pub fn is_running(&mut self) -> bool {
         self.ended().is_none()
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("our child can be waited for")
+        self.child.try_wait().expect("the child can be waited for")
     }
 
     fn fail(&mut self, why: &str) -> ! {
-        // What it still has to say may be the very reason: collect it until the pipes close.
+        // The remaining output may contain the reason: collect it until the pipes close.
         let _ = self.child.kill();
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
             self.log.push(line);
         }
-        panic!("{} {why}; it said:\n{}", self.name, self.log.join("\n"));
+        panic!("{} {why}; its output:\n{}", self.name, self.log.join("\n"));
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only where the process has ended and been waited for.
+        // Both fail only if the process has exited and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

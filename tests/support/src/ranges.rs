@@ -22,18 +22,18 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// The range that holds `at`.
+    /// Range that contains `at`.
     pub fn around(&self, at: u64) -> Option<(u64, u64)> {
         let (&low, &high) = self.0.range(..=at).next_back()?;
         (at < high).then_some((low, high))
     }
 
-    /// Whether all of `start..end` is in the set.
+    /// True if all of `start..end` is in the set.
     pub fn covers(&self, start: u64, end: u64) -> bool {
         start >= end || self.around(start).is_some_and(|(_, high)| high >= end)
     }
 
-    /// Forgets what lies wholly below `limit`.
+    /// Removes the ranges that are wholly below `limit`.
     pub fn forget_below(&mut self, limit: u64) {
         while let Some((&low, &high)) = self.0.first_key_value()
             && high < limit
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_merge() {
+    fn adjacent_ranges_are_merged() {
         let mut ranges = Ranges::default();
         ranges.insert(10, 20);
         ranges.insert(30, 40);

@@ -1,4 +1,4 @@
-//! Bytes from a seed, and their digest: what one side sends, and what the other must have got.
+//! Bytes from a seed, and their digest: data sent by one side, expected at the other.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use oorandom::Rand64;
 use sha2::{Digest as _, Sha256};
 
-/// An endless pseudo-random byte stream; equal seeds give equal streams on every machine.
+/// Endless pseudo-random byte stream; equal seeds give equal streams on every machine.
 #[derive(Clone, Debug)]
 pub struct Stream {
     generator: Rand64,
@@ -27,7 +27,7 @@ impl Stream {
         }
     }
 
-    /// Fills whole words quickly and returns the part of `buffer` that is still to be filled.
+    /// Fills whole words quickly and returns the unfilled rest of `buffer`.
     fn leftover<'a>(&mut self, mut buffer: &'a mut [u8]) -> &'a mut [u8] {
         while self.used < self.word.len() && !buffer.is_empty() {
             let (first, rest) = buffer.split_at_mut(1);
@@ -50,7 +50,7 @@ impl Stream {
         self.word[self.used - 1]
     }
 
-    /// The digest of the next `bytes` bytes.
+    /// Digest of the next `bytes` bytes.
     pub fn digest(mut self, bytes: u64) -> Digest {
         let mut summer = HashingSink::default();
         let mut buffer = vec![0; 64 * 1024];
@@ -71,12 +71,12 @@ impl Read for Stream {
     }
 }
 
-/// How many bytes, and their SHA-256.
+/// Number of bytes, and their SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
-    /// Length of what was summed, bytes.
+    /// Length of the data, bytes.
     pub bytes: u64,
-    /// SHA-256 of it.
+    /// SHA-256 of the data.
     pub sha256: [u8; 32],
 }
 
@@ -87,7 +87,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Sums bytes as they come.
+/// Computes the digest of the bytes written to it.
 #[derive(Clone, Debug, Default)]
 pub struct HashingSink {
     hash: Sha256,
@@ -101,11 +101,11 @@ impl HashingSink {
         self.bytes += data.len() as u64;
     }
 
-    /// Reads `from` to its end and returns the digest of it.
+    /// Reads `from` to its end and returns its digest.
     ///
     /// # Errors
     ///
-    /// Those of `from`.
+    /// Errors of `from`.
     pub fn drain(mut from: impl Read) -> io::Result<Digest> {
         let mut summer = Self::default();
         let mut buffer = vec![0; 256 * 1024];
@@ -122,7 +122,7 @@ impl HashingSink {
         self.bytes
     }
 
-    /// The digest of all that was added.
+    /// Digest of all data added.
     pub fn finish(self) -> Digest {
         Digest { bytes: self.bytes, sha256: self.hash.finalize().into() }
     }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stream_does_not_depend_on_how_it_is_cut() {
+    fn stream_is_independent_of_read_sizes() {
         let mut whole = [0; 1000];
         Stream::new(7).fill(&mut whole);
         let mut pieces = Vec::new();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_sha256() {
+    fn digest_is_sha256() {
         // FIPS 180-4, the message "abc".
         let digest = HashingSink::drain(&b"abc"[..]).unwrap();
         assert_eq!(digest.bytes, 3);

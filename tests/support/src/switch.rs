@@ -1,25 +1,24 @@
-//! An Ethernet between hosts: a bridge in a namespace of its own, one veth per host, and loss.
+//! Ethernet between hosts: a bridge in a namespace of its own, one veth per host, and packet loss.
 //!
-//! Loss is the kernel's, an `nft` rule in the bridge's forward path, so it strikes whatever flue
-//! believes about the wire. It is random without a seed: a test may ask for "some", never for a
-//! certain frame. Only TCP is struck: a lost ARP request costs a second and proves nothing.
-//! Marks of congestion (RFC 3168) are made in the same way.
+//! The kernel drops the frames, by an `nft` rule in the bridge's forward path, independent of flue. Loss is
+//! random without a seed: a test can require "some", never a certain frame. Only TCP is affected, since a lost
+//! ARP request costs a second and tests nothing. CE marks (RFC 3168) are set in the same way.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::netns::Namespace;
 
-/// Which frames a rule of loss strikes.
+/// Frames that a loss rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction<'a> {
-    /// All that cross the switch.
+    /// All frames that cross the switch.
     Both,
-    /// Those that come in from the port of this name.
+    /// Frames that enter through the port with this name.
     From(&'a str),
 }
 
-/// A bridge named [`Switch::BRIDGE`] in its own namespace.
+/// Bridge named [`Switch::BRIDGE`] in its own namespace.
 #[derive(Debug)]
 pub struct Switch {
     namespace: Namespace,
@@ -31,7 +30,7 @@ impl Switch {
     /// The bridge's name, for `flue --bridge`.
     pub const BRIDGE: &'static str = "br0";
 
-    /// A switch whose ports carry IP packets of up to `mtu` bytes (576..=65535).
+    /// Creates a switch whose ports carry IP packets of up to `mtu` bytes (576..=65535).
     pub fn new(mtu: u32) -> Self {
         let namespace = Namespace::new();
         namespace.ip(&format!("link add {} mtu {mtu} type bridge", Self::BRIDGE));
@@ -43,13 +42,13 @@ impl Switch {
         Self { namespace, mtu, ports: AtomicU32::new(0) }
     }
 
-    /// The namespace that the bridge is in: where a TAP is plugged in.
+    /// Namespace of the bridge, to which TAPs are attached.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// A new host with `eth0` at `address` (as `10.0.0.1/24`), plugged in. Its port on the switch
-    /// is named `port0`, `port1`, … in the order of the calls.
+    /// Creates a host with `eth0` at `address` (such as `10.0.0.1/24`), attached to the switch. Its port on the
+    /// switch is named `port0`, `port1`, … in the order of the calls.
     pub fn host(&self, address: &str) -> Namespace {
         let host = Namespace::new();
         let port = format!("port{}", self.ports.fetch_add(1, Ordering::Relaxed));
@@ -59,23 +58,24 @@ impl Switch {
             text(host.path())
         ));
         self.namespace.ip(&format!("link set {port} master {} up", Self::BRIDGE));
-        // A tentative address is not used, and the host would connect from its link-local one.
+        // A tentative address is not used, and the host would connect from its link-local address.
         let nodad = if address.contains(':') { " nodad" } else { "" };
         host.ip(&format!("addr add {address} dev eth0{nodad}"));
         host.ip("link set eth0 up");
         host
     }
 
-    /// What `open` returns, which opens the TAP `name` in the switch's namespace; the TAP is plugged in and up.
+    /// Runs `open`, which opens the TAP `name` in the switch's namespace, attaches the TAP and sets it up.
+    /// Returns the result of `open`.
     pub fn plug<T: Send>(&self, name: &str, open: impl FnOnce() -> T + Send) -> T {
         let opened = self.namespace.run(open);
         self.namespace.ip(&format!("link set {name} master {} up", Self::BRIDGE));
         opened
     }
 
-    /// From now on loses `hundredths` of a percent (0..=10000) of the TCP segments in `direction`.
+    /// Starts dropping `hundredths` of a percent (0..=10000) of the TCP segments in `direction`.
     pub fn lose(&self, hundredths: u32, direction: Direction<'_>) {
-        assert!(hundredths <= 10_000, "{hundredths} hundredths of a percent are more than all");
+        assert!(hundredths <= 10_000, "{hundredths} hundredths of a percent exceed 100 %");
         let (from, own) = match direction {
             Direction::Both => (String::new(), String::new()),
             Direction::From(port) => {
@@ -83,7 +83,7 @@ impl Switch {
                 (format!("iifname {port} "), format!("counter name lost-{port} "))
             }
         };
-        // nft refuses a comparison that is always true.
+        // nft rejects a comparison that is always true.
         let chance = match hundredths {
             10_000 => String::new(),
             fewer => format!("numgen random mod 10000 < {fewer} "),
@@ -93,13 +93,13 @@ impl Switch {
         ));
     }
 
-    /// Frames from `port` lost so far. There must be a rule of [`lose`](Self::lose) for that port.
+    /// Frames from `port` dropped so far. A rule of [`lose`](Self::lose) for that port must exist.
     pub fn lost_frames_from(&self, port: &str) -> u64 {
         self.counter(&format!("lost-{port}"))
     }
 
-    /// From now on marks `hundredths` of a percent (1..=9999) of the ECN-capable IPv4 packets that cross the
-    /// switch as having met congestion.
+    /// Starts setting CE on `hundredths` of a percent (1..=9999) of the ECN-capable IPv4 packets that cross the
+    /// switch.
     pub fn mark(&self, hundredths: u32) {
         assert!((1..10_000).contains(&hundredths), "{hundredths} hundredths of a percent");
         self.namespace.nft(&format!(
@@ -108,12 +108,12 @@ impl Switch {
         ));
     }
 
-    /// Frames marked so far by the rules of [`mark`](Self::mark); a super-segment counts as one.
+    /// Frames marked so far by the rules of [`mark`](Self::mark); a GSO packet counts as one.
     pub fn marked_frames(&self) -> u64 {
         self.counter("marked")
     }
 
-    /// Frames lost so far to the rules of [`lose`](Self::lose).
+    /// Frames dropped so far by the rules of [`lose`](Self::lose).
     pub fn lost_frames(&self) -> u64 {
         self.counter("lost")
     }
@@ -121,12 +121,12 @@ impl Switch {
     fn counter(&self, name: &str) -> u64 {
         let listing = self.namespace.nft(&format!("list counter bridge bench {name}"));
         let listing: serde_json::Value = serde_json::from_str(&listing).expect("nft prints JSON");
-        let objects = listing["nftables"].as_array().expect("a list of objects");
+        let objects = listing["nftables"].as_array().expect("nft lists objects");
         let counter = objects.iter().find_map(|object| object.get("counter"));
-        counter.and_then(|counter| counter["packets"].as_u64()).expect("the counter was made")
+        counter.and_then(|counter| counter["packets"].as_u64()).expect("the counter exists")
     }
 }
 
 fn text(path: PathBuf) -> String {
-    path.into_os_string().into_string().expect("a path of ours is text")
+    path.into_os_string().into_string().expect("the path is UTF-8")
 }

@@ -11,12 +11,12 @@ pub const SOCKET: &str = "TGT_IPC_SOCKET";
 /// Runs tgtadm with `words` on the tgtd whose control socket is `socket`.
 ///
 /// # Errors
-/// No tgtd accepts commands there, or the tgtd refuses this one.
+/// If no tgtd accepts commands at the socket, or the tgtd rejects this one.
 ///
 /// # Panics
-/// If there is no tgtadm.
+/// If tgtadm is not installed.
 pub fn tgtadm(socket: &Path, words: &str) -> Result<(), String> {
-    let mut tgtadm = Command::new(find_tool("tgtadm").expect("a program of tgtd's package"));
+    let mut tgtadm = Command::new(find_tool("tgtadm").expect("tgtadm is installed with tgtd"));
     tgtadm.args(words.split_whitespace()).env(SOCKET, socket);
     let output = tgtadm.output().map_err(|error| format!("tgtadm: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,8 @@
-//! Hosts at the two ends of a `flue wire`: weather with a seed, and with counters of its own.
+//! Hosts at the two ends of a `flue wire`: seeded impairments, with counters of their own.
 //!
-//! Unlike the loss of a [`Switch`](crate::switch::Switch) the wire's is told apart by cause, comes in
-//! bursts if asked to, and has a rate and a queue. Which of the frames that two kernels send is struck
-//! still differs from run to run, for the kernels' timing does.
+//! Unlike the loss of a [`Switch`](crate::switch::Switch), the wire's loss is counted by cause, optionally
+//! occurs in bursts, and is combined with a rate and a queue. The frames affected still differ from run to run,
+//! because the timing of the two kernels does.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,11 +17,11 @@ use crate::flue::command;
 use crate::netns::Namespace;
 use crate::process::{Output, Process};
 
-/// How long a wire may take to come up, or to end.
+/// Time limit for the start and the exit of a wire.
 const LIMIT: Duration = Duration::from_secs(120);
-/// When a wire ends by itself whose test was killed.
+/// Lifetime of a wire whose test was killed, seconds.
 const ALIVE_SECONDS: u32 = 1800;
-/// How long one echo is waited for before it is asked for again.
+/// Retransmission interval of an echo.
 const ECHO_WAIT: Duration = Duration::from_secs(2);
 
 /// A running `flue wire`.
@@ -32,17 +32,17 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// The TAPs' names.
+    /// Names of the TAPs.
     pub const TAPS: [&'static str; 2] = ["wire0", "wire1"];
-    /// Options that give the kernels at both ends addresses.
+    /// Options that assign addresses to the kernels at both ends.
     pub const ADDRESSES: &'static str = "--addr-a 10.0.0.1/24 --addr-a fd00::1/64 \
                                          --addr-b 10.0.0.2/24 --addr-b fd00::2/64";
 
-    /// Joins `left` (end A) and `right` (end B) by `program`, and waits until frames pass.
+    /// Connects `left` (end A) and `right` (end B) with `program`, and waits until frames pass.
     ///
     /// # Panics
     ///
-    /// When it does not come up.
+    /// If it does not start.
     pub fn start(program: &Path, left: &Namespace, right: &Namespace, options: &str) -> Self {
         let [a, b] = Self::TAPS;
         let (left_path, right_path) = (left.path(), right.path());
@@ -57,7 +57,7 @@ impl Wire {
         Self { process, output }
     }
 
-    /// Two kernels, 10.0.0.1 (fd00::1) on the left and 10.0.0.2 (fd00::2) on the right, and the wire.
+    /// Creates two kernels, 10.0.0.1 (fd00::1) on the left and 10.0.0.2 (fd00::2) on the right, and the wire.
     ///
     /// # Panics
     ///
@@ -69,11 +69,11 @@ impl Wire {
         (left, wire, right)
     }
 
-    /// Ends it by a signal, as its users do, and returns the `result` of its document.
+    /// Terminates it by a signal, as its users do, and returns the `result` of its document.
     ///
     /// # Panics
     ///
-    /// When it does not end with 0.
+    /// If it does not exit with 0.
     pub fn finish(self) -> Counters {
         let Self { mut process, mut output } = self;
         process.signal(Signal::TERM);
@@ -85,25 +85,25 @@ impl Wire {
     }
 }
 
-/// What a wire counted.
+/// Counters of a wire.
 #[derive(Debug)]
 pub struct Counters(Value);
 
 impl Counters {
-    /// Of the frames that came in on the left: `lost`, `queue_full`, `frames_out`, …
+    /// Counter of the frames that arrived on the left: `lost`, `queue_full`, `frames_out`, …
     ///
     /// # Panics
     ///
-    /// When there is no counter of this name.
+    /// If there is no counter of this name.
     pub fn to_right(&self, name: &str) -> u64 {
         self.count("a_to_b", name)
     }
 
-    /// Of those that came in on the right.
+    /// Counter of the frames that arrived on the right.
     ///
     /// # Panics
     ///
-    /// When there is no counter of this name.
+    /// If there is no counter of this name.
     pub fn to_left(&self, name: &str) -> u64 {
         self.count("b_to_a", name)
     }
@@ -113,33 +113,35 @@ impl Counters {
         count.unwrap_or_else(|| panic!("no {direction}.{name} in {}", self.0))
     }
 
-    /// How late frames left that were held: what half and what 99 % of them stayed within.
+    /// Lateness of held frames: median and 99th percentile.
     pub fn late(&self) -> [Option<Duration>; 2] {
         ["p50_ns", "p99_ns"].map(|name| self.0["late"][name].as_u64().map(Duration::from_nanos))
     }
 }
 
-/// Times that `count` datagrams take from `from` to `to` and back, each sent when the one before is back.
-/// Those that get lost are sent again.
+/// Round-trip times of `count` datagrams from `from` to `to`, each sent when the previous one has returned.
+/// Lost datagrams are retransmitted.
 ///
 /// # Panics
 ///
-/// When nothing comes back for long.
+/// If no datagram returns within the limit.
 pub fn echo_times(from: &Namespace, to: &Namespace, address: &str, count: usize) -> Vec<Duration> {
-    let server = to.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a port");
+    let server =
+        to.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
     let port = server.local_addr().expect("a bound socket has an address").port();
     server.set_read_timeout(Some(LIMIT)).expect("a time limit is possible");
     let thread = std::thread::spawn(move || {
         let mut datagram = [0; 64];
-        // Until the datagram that says so, or nothing more comes.
+        // Until the empty datagram, which ends the echo, or the timeout.
         while let Ok((length, peer)) = server.recv_from(&mut datagram) {
             if length == 0 || server.send_to(&datagram[..length], peer).is_err() {
                 return;
             }
         }
     });
-    let socket = from.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a port");
-    socket.connect((address, port)).expect("there is a way");
+    let socket =
+        from.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
+    socket.connect((address, port)).expect("there is a route");
     socket.set_read_timeout(Some(ECHO_WAIT)).expect("a time limit is possible");
     let times = (0..count as u32).map(|number| echo(&socket, number)).collect();
     socket.send(&[]).expect("the socket is connected");

@@ -1,6 +1,5 @@
-//! A capture made by hand, frame by frame, with every layout that a real one may have: two FPDUs
-//! in a segment, an FPDU over two segments, a lost frame, a wrong CRC, IPv6. What was put in is
-//! what tshark and the bench's own reader must find.
+//! Hand-written capture with every layout of a real one: two FPDUs in a segment, an FPDU over two segments, a
+//! lost frame, a wrong CRC, IPv6. Both tshark and the bench's own reader must find these.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -12,7 +11,7 @@ use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::tshark::{self, Crc, Fpdu, PduKind, Place, ReadRequest, Severity, opcode};
 
-/// Two ends of a connection and the frames that passed between them.
+/// Both ends of a connection and the frames between them.
 struct Conversation {
     ends: [SocketAddr; 2],
     next: [u32; 2],
@@ -23,7 +22,7 @@ const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
 impl Conversation {
-    /// After the three-way handshake. Sequence numbers are about to wrap.
+    /// Conversation after the three-way handshake, with sequence numbers close to the wrap.
     fn open(client: &str, server: &str) -> Self {
         let ends = [client, server].map(|end| end.parse().unwrap());
         let mut this = Self { ends, next: [u32::MAX - 50, 7], frames: Vec::new() };
@@ -62,7 +61,7 @@ impl Conversation {
         self.frames.push(frame);
     }
 
-    /// Sends `payload` and has it acknowledged.
+    /// Sends `payload` and its acknowledgment.
     fn send(&mut self, from: usize, payload: &[u8], push: bool) {
         self.frame(from, payload, if push { Flags::PSH | Flags::ACK } else { Flags::ACK });
         self.next[from] = self.next[from].wrapping_add(u32::try_from(payload.len()).unwrap());
@@ -90,7 +89,7 @@ impl Conversation {
     }
 }
 
-/// CRC32C bit by bit (RFC 5044 §4.4): slow, and nobody's library.
+/// CRC32C bit by bit (RFC 5044 §4.4): slow, and independent of any library.
 fn crc32c(data: &[u8]) -> [u8; 4] {
     let crc = data.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -100,7 +99,7 @@ fn crc32c(data: &[u8]) -> [u8; 4] {
     (!crc).to_le_bytes()
 }
 
-/// An FPDU around a ULPDU (RFC 5044 §4.1).
+/// FPDU around a ULPDU (RFC 5044 §4.1).
 fn framed(ulpdu: &[u8]) -> Vec<u8> {
     let mut fpdu = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
     fpdu.extend(ulpdu);
@@ -110,7 +109,7 @@ fn framed(ulpdu: &[u8]) -> Vec<u8> {
     fpdu
 }
 
-/// RFC 5041 §4.3, RFC 5040 §4.1.
+/// Untagged DDP segment, RFC 5041 §4.3, RFC 5040 §4.1.
 fn untagged(op: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![0x41, 0x40 | op, 0, 0, 0, 0];
     ulpdu.extend([queue, msn, 0].into_iter().flat_map(u32::to_be_bytes));
@@ -118,7 +117,7 @@ fn untagged(op: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     framed(&ulpdu)
 }
 
-/// RFC 5041 §4.2.
+/// Tagged DDP segment, RFC 5041 §4.2.
 fn tagged(op: u8, last: bool, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![if last { 0xc1 } else { 0x81 }, 0x40 | op];
     ulpdu.extend(stag.to_be_bytes());
@@ -146,32 +145,32 @@ fn fpdus_in(path: &Path) -> Vec<(usize, Fpdu)> {
     fpdus.collect()
 }
 
-fn everything(client: &str, server: &str) {
+fn check_layouts(client: &str, server: &str) {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
-    let mut talk = Conversation::open(client, server);
-    talk.startup();
+    let mut conversation = Conversation::open(client, server);
+    conversation.startup();
     // Two FPDUs in one segment.
     let two = [untagged(opcode::SEND, 0, 1, b"hello"), read_request()].concat();
-    talk.send(CLIENT, &two, true);
-    // One FPDU over two segments; the second has the push.
+    conversation.send(CLIENT, &two, true);
+    // One FPDU over two segments; the second has PSH.
     let response = tagged(opcode::READ_RESPONSE, false, 8, 3, &[0xee; 1000]);
-    talk.send(SERVER, &response[..400], false);
-    talk.send(SERVER, &response[400..], true);
+    conversation.send(SERVER, &response[..400], false);
+    conversation.send(SERVER, &response[400..], true);
     let mut wrong = tagged(opcode::WRITE, true, 0xdead_0001, u64::MAX, b"x");
     *wrong.last_mut().unwrap() ^= 1;
-    talk.send(CLIENT, &wrong, true);
+    conversation.send(CLIENT, &wrong, true);
     let scratch = Scratch::new();
     let file = &scratch.file("talk.pcap");
-    talk.write_pcap(file);
+    conversation.write_pcap(file);
 
     let ours = capture::segments(&capture::read(file).unwrap());
     assert_eq!(ours, tshark::segments(file));
-    assert_eq!(ours.len(), talk.frames.len());
+    assert_eq!(ours.len(), conversation.frames.len());
     tshark::assert_clean(file, &[]);
 
-    let [client, server] = talk.ends;
+    let [client, server] = conversation.ends;
     let sent = Direction::find(&ours, client, server).unwrap();
     let two_end = 22 + two.len() as u64;
     assert_eq!(sent.pushes(), [22, two_end, two_end + wrong.len() as u64]);
@@ -211,18 +210,18 @@ fn everything(client: &str, server: &str) {
 }
 
 #[test]
-fn what_was_put_in_is_found_ipv4() {
-    // Port 445 is SMB's: without the heuristics put first nothing would be dissected.
-    everything("10.1.2.3:40000", "10.1.2.4:445");
+fn handmade_capture_is_dissected_ipv4() {
+    // Port 445 belongs to SMB: without heuristics first, the frames would not be dissected.
+    check_layouts("10.1.2.3:40000", "10.1.2.4:445");
 }
 
 #[test]
-fn what_was_put_in_is_found_ipv6() {
-    everything("[fd00::1]:40000", "[fd00::2]:5000");
+fn handmade_capture_is_dissected_ipv6() {
+    check_layouts("[fd00::1]:40000", "[fd00::2]:5000");
 }
 
 #[test]
-fn a_lost_a_repeated_and_a_corrupted_segment_are_not_clean() {
+fn lost_repeated_and_corrupted_segments_are_not_clean() {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
@@ -257,15 +256,15 @@ fn a_lost_a_repeated_and_a_corrupted_segment_are_not_clean() {
 }
 
 #[test]
-fn pcapng_is_read_as_pcap_is() {
+fn pcapng_and_pcap_yield_the_same_frames() {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
-    let mut talk = Conversation::open("10.0.0.1:1", "10.0.0.2:2");
-    talk.send(SERVER, b"odd", true);
+    let mut conversation = Conversation::open("10.0.0.1:1", "10.0.0.2:2");
+    conversation.send(SERVER, b"odd", true);
     let scratch = Scratch::new();
     let (pcap, pcapng) = (scratch.file("a.pcap"), scratch.file("a.pcapng"));
-    talk.write_pcap(&pcap);
+    conversation.write_pcap(&pcap);
     let mut convert = std::process::Command::new("tshark");
     convert.arg("-r").arg(&pcap).arg("-w").arg(&pcapng);
     assert!(convert.output().unwrap().status.success());
@@ -275,9 +274,9 @@ fn pcapng_is_read_as_pcap_is() {
     assert_eq!(from_pcap.len(), 5);
 }
 
-/// A pcapng by the letter: big-endian section, clock in nanoseconds, a packet with a comment.
+/// pcapng by the specification: big-endian section, clock in nanoseconds, a packet with a comment.
 #[test]
-fn pcapng_comments_and_clocks_are_read_in_both_byte_orders() {
+fn pcapng_comments_and_clocks_are_parsed_in_both_byte_orders() {
     fn file(u32_bytes: fn(u32) -> [u8; 4], u16_bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
         let block = |kind: u32, body: &[u8]| {
             let length = u32_bytes(u32::try_from(body.len()).unwrap() + 12);
@@ -314,7 +313,7 @@ fn pcapng_comments_and_clocks_are_read_in_both_byte_orders() {
         assert_eq!((frames[0].wire_bytes, &*frames[0].data), (60, &[1, 2, 3][..]));
         assert_eq!(frames[0].comments, ["nbl 7"]);
         for cut in 1..file.len() {
-            // Cut anywhere, it is refused or has fewer frames; nothing panics.
+            // A truncated file is rejected or has fewer frames; no panic.
             assert!(capture::parse(&file[..cut]).map_or(true, |frames| frames.is_empty()));
         }
     }

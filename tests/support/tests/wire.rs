@@ -1,5 +1,5 @@
-//! The bench itself: kernel sockets across two hosts and a switch, so that a test of flue that
-//! fails here fails because of flue.
+//! Test of the bench itself: kernel sockets across two hosts and a switch. If it passes, a failure of another
+//! test is caused by flue.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn right(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], port))
 }
 
-/// Both sides carried out over a switch that has been prepared by `prepare`.
+/// Runs both plans over a switch configured by `prepare`.
 fn across(prepare: impl FnOnce(&Switch), server: Plan, client: Plan) -> (Outcome, Outcome, u64) {
     let switch = Switch::new(1500);
     let (client_host, server_host) = (switch.host(LEFT), switch.host(RIGHT));
@@ -36,7 +36,7 @@ fn across(prepare: impl FnOnce(&Switch), server: Plan, client: Plan) -> (Outcome
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn eight_mib_each_way_arrive_whole_through_five_percent_of_loss() {
+fn eight_mib_each_way_arrive_despite_five_percent_loss() {
     if lacks(BENCH) {
         return;
     }
@@ -49,15 +49,15 @@ fn eight_mib_each_way_arrive_whole_through_five_percent_of_loss() {
     client.assert_received(Stream::new(1).digest(8 * MIB));
     assert_eq!(client.sent, server.received);
     assert_eq!(server.sent, client.received);
-    assert!(lost_frames > 0, "the rule of loss struck nothing");
+    assert!(lost_frames > 0, "the loss rule dropped nothing");
 }
 
 #[test]
-fn loss_in_one_direction_strikes_only_there() {
+fn loss_in_one_direction_affects_only_that_direction() {
     if lacks(BENCH) {
         return;
     }
-    // All that the server would send is lost: the handshake cannot complete.
+    // All segments of the server are dropped: the handshake cannot complete.
     let switch = Switch::new(1500);
     let (client_host, server_host) = (switch.host(LEFT), switch.host(RIGHT));
     await_refusal(&client_host, right(9));
@@ -74,13 +74,13 @@ fn loss_in_one_direction_strikes_only_there() {
     assert_eq!(segments_received(&client_host), before[0]);
 }
 
-/// Until a connection from `host` to a port where nobody listens is refused: ports of a switch forward a moment after
-/// they are up, and what was sent before is sent again when a second has passed, or three.
+/// Waits until a connection from `host` to a closed port is refused. Ports of a switch forward shortly after
+/// they are up, and a lost SYN is retransmitted after one second, or three.
 fn await_refusal(host: &Namespace, closed: SocketAddr) {
     let deadline = Instant::now() + SOON;
     let connect = || std::net::TcpStream::connect_timeout(&closed, SOON).unwrap_err().kind();
     while host.run(connect) != std::io::ErrorKind::ConnectionRefused {
-        assert!(Instant::now() < deadline, "no way to {closed} in {SOON:?}");
+        assert!(Instant::now() < deadline, "no route to {closed} within {SOON:?}");
     }
 }
 
@@ -107,7 +107,7 @@ fn half_close_leaves_the_other_direction_open() {
 }
 
 #[test]
-fn a_reset_is_seen_as_a_reset() {
+fn reset_is_reported_as_reset() {
     if lacks(BENCH) {
         return;
     }
@@ -119,7 +119,7 @@ fn a_reset_is_seen_as_a_reset() {
 }
 
 #[test]
-fn a_held_reader_gets_all_once_it_is_released() {
+fn released_reader_receives_all_data() {
     if lacks(BENCH) {
         return;
     }
@@ -130,14 +130,14 @@ fn a_held_reader_gets_all_once_it_is_released() {
     let (client_host, server_host) = (switch.host(LEFT), switch.host(RIGHT));
     let server = KernelPeer::listen(&server_host, right(0), server);
     let client = KernelPeer::connect(&client_host, server.address(), Plan::send(7, 4 * MIB));
-    // 4 MiB do not fit into both buffers: the client is stuck on a window of zero until here.
+    // 4 MiB exceed both buffers: the client is blocked by a zero window until here.
     release.send(()).unwrap();
     server.finish().assert_received(Stream::new(7).digest(4 * MIB));
     client.finish().assert_received(Stream::new(0).digest(0));
 }
 
 #[test]
-fn a_slow_reader_reads_all() {
+fn slow_reader_receives_all_data() {
     if lacks(BENCH) {
         return;
     }
@@ -148,7 +148,7 @@ fn a_slow_reader_reads_all() {
 }
 
 #[test]
-fn a_namespace_has_the_defaults_and_takes_its_links_along() {
+fn namespace_has_defaults_and_removes_its_links() {
     if lacks(BENCH) {
         return;
     }
@@ -160,7 +160,8 @@ fn a_namespace_has_the_defaults_and_takes_its_links_along() {
     ns.ip(&format!("link add here type veth peer name there netns {}", other.path().display()));
     assert_eq!((ns.links(), other.links()), (vec!["here".into()], vec!["there".into()]));
     drop(other);
-    // The peer of a vanished veth vanishes. The kernel does it later, for all namespaces that have ended by then.
+    // The peer of a removed veth is removed too. The kernel does this later, for all namespaces removed by
+    // then.
     let deadline = Instant::now() + SOON;
     while !ns.links().is_empty() {
         assert!(Instant::now() < deadline, "the veth outlived its namespace: {:?}", ns.links());
@@ -168,7 +169,7 @@ fn a_namespace_has_the_defaults_and_takes_its_links_along() {
 }
 
 #[test]
-fn a_panic_inside_a_namespace_comes_out_of_it() {
+fn panic_inside_a_namespace_is_propagated() {
     if lacks(BENCH) {
         return;
     }
@@ -186,7 +187,7 @@ fn shell(script: &str) -> Command {
 const SOON: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_process_is_followed_by_its_lines_and_ends_with_its_status() {
+fn process_reports_lines_and_exit_status() {
     if lacks(BENCH) {
         return;
     }
@@ -202,7 +203,7 @@ fn a_process_is_followed_by_its_lines_and_ends_with_its_status() {
 }
 
 #[test]
-fn a_missed_deadline_tells_what_the_process_said_and_kills_it() {
+fn missed_deadline_prints_the_log_and_kills_the_process() {
     if lacks(BENCH) {
         return;
     }
@@ -221,7 +222,7 @@ fn a_missed_deadline_tells_what_the_process_said_and_kills_it() {
 }
 
 #[test]
-fn a_process_can_be_a_pipe() {
+fn process_can_be_used_as_a_pipe() {
     if lacks(BENCH) {
         return;
     }
@@ -230,7 +231,7 @@ fn a_process_can_be_a_pipe() {
     assert!(error.is_none(), "{error:?}");
     assert_eq!(digest, Stream::new(9).digest(MIB));
     cat.expect_exit(0, SOON);
-    // One that does not read its input to the end: the error of the pipe is told.
+    // A process that does not read its whole input: the pipe error is reported.
     let script = "head -c 10; exit 1";
     let mut head = Process::start(&Namespace::new(), shell(script), Output::Bytes);
     let (digest, error) = flue::exchange(&mut head, 9, MIB, SOON);
@@ -240,7 +241,7 @@ fn a_process_can_be_a_pipe() {
 }
 
 #[test]
-fn an_ordinary_user_opens_tun_and_may_nothing_else() {
+fn ordinary_user_opens_tun_without_other_rights() {
     if lacks(BENCH) || lacks(&[Need::InitialRoot, Need::Tun, Need::Tool("setpriv")]) {
         return;
     }

@@ -1,5 +1,5 @@
-//! Captures of Linux's Soft-iWARP, read by this bench and by Wireshark: both must say what is
-//! known to be in them (`tests/data/README.md`).
+//! Captures of Linux's Soft-iWARP, read by this bench and by Wireshark. Both must report the known content
+//! (`tests/data/README.md`).
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ const ALL: &[&str] = &[
 ];
 
 #[test]
-fn etherparse_and_wireshark_see_the_same_segments() {
+fn etherparse_and_wireshark_parse_the_same_segments() {
     if lacks(TSHARK) {
         return;
     }
@@ -65,7 +65,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     {
         let (startup, kind) = startup(pdu);
         assert_eq!((kind, pdu.source_port), (expected, port));
-        // RFC 6581 §9.1: IRD and ORD of one each.
+        // RFC 6581 §9.1: IRD and ORD are one each.
         let private_data = vec![0, 1, 0, 1];
         let expected = Startup {
             markers: false,
@@ -96,18 +96,18 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     let request = fpdu(&pdus[3]).read_request.expect("a Read Request has a body");
     assert_eq!(fpdu(&pdus[3]).place, Place::Untagged { queue: 1, msn: 1, offset: 0 });
     assert_eq!(request.size, 64);
-    // RFC 5040 §5.2: the Read Response goes where the Read Request said.
+    // RFC 5040 §5.2: the Read Response is placed as requested by the Read Request.
     let Place::Tagged { stag, offset } = fpdu(&pdus[4]).place else { panic!("{:?}", pdus[4]) };
     assert_eq!((stag, offset), (request.sink_stag, request.sink_offset));
     let from_client = tshark::fpdus(&pdus, 0, client_port);
     let from_server = tshark::fpdus(&pdus, 0, server_port);
-    assert!(pdus.iter().any(|pdu| pdu.connection == 1), "there is a second connection");
+    assert!(pdus.iter().any(|pdu| pdu.connection == 1), "no second connection");
     let of_the_first = pdus.iter().filter(|pdu| pdu.connection == 0).count();
     assert_eq!(from_client.len() + from_server.len() + 2, of_the_first);
 }
 
 #[test]
-fn a_connection_without_crc_says_so() {
+fn connection_without_crc_is_detected() {
     if lacks(TSHARK) {
         return;
     }
@@ -143,7 +143,7 @@ fn conversations_of_siw_are_orderly() {
 }
 
 #[test]
-fn revision_one_is_told_from_two() {
+fn revision_one_is_distinguished_from_two() {
     if lacks(TSHARK) {
         return;
     }
@@ -169,9 +169,9 @@ fn ready_to_receive_is_the_initiators_first_fpdu() {
     }
 }
 
-/// One connection of `siw-errors.pcap` per row: name of the attempt, and the Terminate that it
-/// drew. Siw swaps layer and error type on little-endian machines, and keeps M, D and R in the
-/// lowest bits; here stands what is on the wire.
+/// One connection of `siw-errors.pcap` per row: name of the attempt, and the resulting Terminate. Siw swaps
+/// layer and error type on little-endian machines, and keeps M, D and R in the lowest bits. The values are
+/// those on the wire.
 const ERRORS: [(&str, Option<[u8; 3]>); 21] = [
     ("send", None),
     ("write", None),
@@ -197,7 +197,7 @@ const ERRORS: [(&str, Option<[u8; 3]>); 21] = [
 ];
 
 #[test]
-fn each_wrong_operation_drew_its_terminate() {
+fn invalid_operations_cause_their_terminate() {
     if lacks(TSHARK) {
         return;
     }
@@ -215,11 +215,11 @@ fn each_wrong_operation_drew_its_terminate() {
         PduKind::Request(_) | PduKind::Reply(_) => false,
     });
     let connections: Vec<u32> = invalidating.map(|pdu| pdu.connection).collect();
-    assert_eq!(connections, [8, 19], "send-inv and send-inv-bad name an STag");
+    assert_eq!(connections, [8, 19], "send-inv and send-inv-bad contain an STag");
 }
 
 #[test]
-fn only_a_clean_capture_passes_for_clean() {
+fn capture_with_reset_is_not_clean() {
     if lacks(TSHARK) {
         return;
     }
@@ -237,7 +237,7 @@ fn pushes_of_siw_are_at_the_ends_of_its_fpdus() {
     let segments = capture::segments(&frames);
     let syn = segments.iter().find(|one| one.flags == Flags::SYN).unwrap();
     let client = Direction::find(&segments, syn.from, syn.to).unwrap();
-    // Request of 24 octets, Send (40), Read Response (84): each a segment, each pushed.
+    // Request of 24 octets, Send (40), Read Response (84): each in a segment with PSH.
     assert_eq!(client.pushes()[..3], [24, 64, 148]);
     assert_eq!(client.pushes().len(), client.segments.len());
     assert_eq!(client.pushes().last(), Some(&client.bytes()));

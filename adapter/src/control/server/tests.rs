@@ -154,7 +154,7 @@ fn a_long_list_comes_in_pages() {
 #[test]
 fn the_largest_page_fits_an_answer() {
     let (_, control) = served("size", 1..=ROWS_MAX as u64);
-    let line = raw(&control, b"{\"flue_control\":1,\"ask\":\"list\"}\n");
+    let line = raw(&control, b"{\"flue_control\":1,\"request\":\"list\"}\n");
     // State and TCP_INFO of an offloaded connection take less than 8 KiB.
     assert!(line.len() + ROWS_MAX * 8192 < ANSWER_BYTES_MAX, "{} bytes", line.len());
 }
@@ -206,14 +206,14 @@ fn what_is_no_request_is_answered_by_why() {
         (b"\xff\xfe\n", "not a request"),
         (b"GET / HTTP/1.1\r\n\r\n", "not a request"),
         (b"{\"flue_control\":1}\n", "not a request"),
-        (b"{\"flue_control\":1,\"ask\":\"reboot\"}\n", "not a request"),
-        (b"{\"flue_control\":2,\"ask\":\"list\"}\n", "version 2; this node speaks 1"),
+        (b"{\"flue_control\":1,\"request\":\"reboot\"}\n", "not a request"),
+        (b"{\"flue_control\":2,\"request\":\"list\"}\n", "version 2; this node speaks 1"),
         (&too_long, "at most 4096 bytes"),
         (&nested, "not a request"),
     ];
     for (request, word) in cases {
         let line = raw(&control, request);
-        assert!(line.contains("\"answer\":\"failed\"") && line.contains(word), "{word}: {line}");
+        assert!(line.contains("\"response\":\"failed\"") && line.contains(word), "{word}: {line}");
     }
     assert!(client::list(control.path(), false).is_ok(), "it serves on");
 }
@@ -225,7 +225,7 @@ fn silent_clients(control: &Control, count: usize) -> Vec<UnixStream> {
         let request: &[u8] = match number % 3 {
             0 => b"",
             1 => b"{\"flue_control\":1,",
-            _ => b"{\"flue_control\":1,\"ask\":\"list\"}\n",
+            _ => b"{\"flue_control\":1,\"request\":\"list\"}\n",
         };
         // A client that was replaced has no room for it.
         let _ = client.write_all(request);

@@ -43,7 +43,7 @@ pub struct LaneStats {
 
 impl LaneStats {
     /// Number of frames in flight: received or duplicated, and neither output nor lost.
-    pub fn on_their_way(&self) -> u64 {
+    pub fn in_flight(&self) -> u64 {
         let Self { frames_in, duplicated, frames_out, refused, corrupted_lost, .. } = *self;
         (frames_in + duplicated)
             .saturating_sub(frames_out + refused + corrupted_lost + self.dropped())

@@ -1,4 +1,4 @@
-//! Adapters: information, counters, and creation of the objects that belong to no domain.
+//! Adapters: information, counters, and creation of the objects that do not belong to a protection domain.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
@@ -13,7 +13,7 @@ use crate::{
     rnic::{ConnectionEntry, Counters, CqFailure, Key, RegisteredBuffer},
 };
 
-/// An NDK_ADAPTER.
+/// NDK_ADAPTER.
 impl Adapter {
     /// NdkQueryAdapterInfo.
     #[must_use]
@@ -27,16 +27,16 @@ impl Adapter {
         self.with(|core, _| core.counters())
     }
 
-    /// The connections there are (OID_NDK_CONNECTIONS), with the statistics of their queue pairs.
+    /// Current connections (OID_NDK_CONNECTIONS), with the statistics of their queue pairs.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionEntry> {
         self.with(|core, _| core.connections())
     }
 
-    /// Memory to be registered: page-aligned and zeroed.
+    /// Allocates memory for registration: page-aligned and zeroed.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: no bytes; [`NtStatus::INSUFFICIENT_RESOURCES`]: no memory.
+    /// [`NtStatus::INVALID_PARAMETER`]: zero bytes; [`NtStatus::INSUFFICIENT_RESOURCES`]: no memory.
     pub fn allocate(&self, len: usize) -> Result<RegisteredBuffer, NtStatus> {
         if len == 0 {
             return Err(NtStatus::INVALID_PARAMETER);
@@ -60,11 +60,11 @@ impl Adapter {
         all
     }
 
-    /// NdkCreateCq: a queue of `depth` entries. `notification` is called once per arm that is satisfied,
-    /// never twice at a time (NDK-CQ-2, -3).
+    /// NdkCreateCq: a queue of `depth` entries. `notification` is called once per satisfied arm, never concurrently
+    /// with itself (NDK-CQ-2, -3).
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: no entries, more than the adapter's limit, or the adapter is being closed;
+    /// [`NtStatus::INVALID_PARAMETER`]: zero entries, more than the adapter's limit, or the adapter is being closed;
     /// [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_cq(
         &self,
@@ -95,8 +95,7 @@ impl Adapter {
         Ok(Connector { adapter: self.clone(), id })
     }
 
-    /// NdkCreateListener. `event` is given a connector for each incoming request, to be accepted,
-    /// rejected or closed.
+    /// NdkCreateListener. `event` receives a connector for each incoming request, to be accepted, rejected or closed.
     ///
     /// # Errors
     /// As [`Adapter::create_pd`].
@@ -104,10 +103,10 @@ impl Adapter {
         &self,
         event: impl Fn(Connector) + Send + Sync + 'static,
     ) -> Result<Listener, NtStatus> {
-        // The core must not hold the way to itself: a node would never end.
+        // A strong handle in the core would be a reference cycle, and the node would never exit.
         let adapter = self.downgrade();
         let event = Arc::new(move |id| {
-            // Nobody who could use the connector is left otherwise.
+            // Otherwise no consumer is left that could use the connector.
             if let Some(adapter) = adapter.upgrade() {
                 event(Connector { adapter, id });
             }
@@ -116,9 +115,8 @@ impl Adapter {
         Ok(Listener { adapter: self.clone(), id })
     }
 
-    /// CLOSE_NDK_ADAPTER_HANDLER: SUCCESS, or PENDING and `completion` follows when every object of the
-    /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node that offers the blocking
-    /// form waits for it.
+    /// CLOSE_NDK_ADAPTER_HANDLER: SUCCESS, or PENDING and `completion` follows. It is called when every object of the
+    /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node with the blocking form waits for it.
     pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         self.with(|core, now| core.close_at(now, Key::Rnic, Box::new(completion))).into()
     }

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The status of a call that pends if it was begun.
+/// Status of a call that pends once begun.
 fn pending(begun: Result<(), ConnectError>) -> NtStatus {
     begun.map_or_else(NtStatus::from, |()| NtStatus::PENDING)
 }
@@ -26,7 +26,7 @@ fn disconnected(event: Option<DisconnectEvent>) -> Option<rnic::DisconnectEvent>
     Some(Box::new(move |reason| event(DisconnectReason::new(reason).0)))
 }
 
-/// The table of NDK-CD-3: the status and the size required.
+/// Table of NDK-CD-3: the status and the size required.
 fn copy_out(data: &ConnectionData, buffer: Option<&mut [u8]>) -> (NtStatus, usize) {
     let required = data.private_data.len();
     let Some(buffer) = buffer else { return (NtStatus::SUCCESS, required) };
@@ -36,7 +36,7 @@ fn copy_out(data: &ConnectionData, buffer: Option<&mut [u8]>) -> (NtStatus, usiz
     (status, required)
 }
 
-/// A connector.
+/// Connector.
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(super) adapter: Adapter,
@@ -44,16 +44,15 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// NdkConnect: PENDING, then `completion` with SUCCESS once the peer has accepted; then
-    /// [`Connector::complete_connect`] or [`Connector::reject`]. After a failure it may be tried again
-    /// (NDK-CON-1). `local`: `None` or port 0 let the host stack choose.
+    /// NdkConnect: PENDING, then `completion` with SUCCESS once the peer has accepted. Then call
+    /// [`Connector::complete_connect`] or [`Connector::reject`]. After a failure the connect may be retried
+    /// (NDK-CON-1). `local`: with `None` or port 0 the host stack chooses.
     ///
     /// # Errors
     /// Inline: [`NtStatus::INVALID_BUFFER_SIZE`] (private data over the limit, NDK-CD-5),
-    /// [`NtStatus::INVALID_ADDRESS`], [`NtStatus::SHARING_VIOLATION`],
-    /// [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the connector is in use),
-    /// [`NtStatus::CONNECTION_ACTIVE`] (the queue pair is), [`NtStatus::INVALID_DEVICE_STATE`] (the queue
-    /// pair has been connected before, NDK-DISC-6).
+    /// [`NtStatus::INVALID_ADDRESS`], [`NtStatus::SHARING_VIOLATION`], [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the
+    /// connector is in use), [`NtStatus::CONNECTION_ACTIVE`] (the queue pair is in use),
+    /// [`NtStatus::INVALID_DEVICE_STATE`] (the queue pair was connected before, NDK-DISC-6).
     ///
     /// Later: CONNECTION_REFUSED, CONNECTION_ABORTED, IO_TIMEOUT, HOST_UNREACHABLE, NETWORK_UNREACHABLE,
     /// INVALID_ADDRESS, SHARING_VIOLATION, ADDRESS_ALREADY_EXISTS, TOO_MANY_ADDRESSES, INSUFFICIENT_RESOURCES.
@@ -81,7 +80,7 @@ impl Connector {
     ///
     /// # Errors
     /// Inline and later as [`Connector::connect`], without SHARING_VIOLATION and TOO_MANY_ADDRESSES;
-    /// [`NtStatus::ADDRESS_ALREADY_EXISTS`]: the endpoint has a connection to this peer.
+    /// [`NtStatus::ADDRESS_ALREADY_EXISTS`]: the endpoint already has a connection to this peer.
     pub fn connect_with_shared_endpoint(
         &self,
         qp: &Qp,
@@ -103,12 +102,12 @@ impl Connector {
         })
     }
 
-    /// NdkCompleteConnectEx. From the completion's SUCCESS on the queue pair takes initiator requests
-    /// (NDK-CON-12); `disconnect` is called when the connection ends otherwise than by this side.
+    /// NdkCompleteConnectEx. The queue pair accepts initiator requests after the completion's SUCCESS (NDK-CON-12).
+    /// `disconnect` is called when the connection ends other than by this side.
     ///
     /// # Errors
-    /// [`NtStatus::CONNECTION_INVALID`]: not connecting; [`NtStatus::CONNECTION_ABORTED`], inline or
-    /// later: the accepting side gave up.
+    /// [`NtStatus::CONNECTION_INVALID`]: not connecting; [`NtStatus::CONNECTION_ABORTED`], inline or later: the
+    /// accepting side aborted.
     pub fn complete_connect(
         &self,
         disconnect: Option<DisconnectEvent>,
@@ -118,13 +117,12 @@ impl Connector {
         self.adapter.with(|core, _| pending(core.complete_connect(self.id, disconnect, completion)))
     }
 
-    /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has come (NDK-CON-4, NDK-CON-9).
+    /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has arrived (NDK-CON-4, NDK-CON-9).
     ///
     /// # Errors
-    /// Inline as [`Connector::connect`] for private data and queue pair; [`NtStatus::CONNECTION_INVALID`]: there is
-    /// nothing to accept;
-    /// [`NtStatus::CONNECTION_ABORTED`], inline or later: the connecting peer gave up;
-    /// [`NtStatus::IO_TIMEOUT`] later: it never completed.
+    /// Inline as [`Connector::connect`] for private data and queue pair; [`NtStatus::CONNECTION_INVALID`]: there is no
+    /// request to accept; [`NtStatus::CONNECTION_ABORTED`], inline or later: the connecting peer aborted;
+    /// [`NtStatus::IO_TIMEOUT`] later: the peer never completed.
     pub fn accept(
         &self,
         qp: &Qp,
@@ -142,22 +140,22 @@ impl Connector {
         })
     }
 
-    /// NdkReject: of an incoming request with private data, or by the active side instead of
+    /// NdkReject: rejects an incoming request with private data, or an accepted connect instead of
     /// [`Connector::complete_connect`] (NDK-CON-2). Never pends.
     ///
     /// # Errors
-    /// [`NtStatus::CONNECTION_ABORTED`]: the peer gave up before; [`NtStatus::CONNECTION_INVALID`]: there is nothing to
-    /// reject; [`NtStatus::INVALID_BUFFER_SIZE`]: private data over the limit.
+    /// [`NtStatus::CONNECTION_ABORTED`]: the peer aborted before; [`NtStatus::CONNECTION_INVALID`]: there is no request
+    /// to reject; [`NtStatus::INVALID_BUFFER_SIZE`]: private data over the limit.
     pub fn reject(&self, private_data: &[u8]) -> NtStatus {
         self.adapter.with(|core, _| core.reject(self.id, private_data)).into()
     }
 
-    /// NdkGetConnectionData: copies the peer's private data into `buffer` and returns status, size
-    /// required, and the read limits as they stand (NDK-CD-1, -3). `None` probes the size.
+    /// NdkGetConnectionData: copies the peer's private data into `buffer`. Returns the status, the size required, and
+    /// the current read limits (NDK-CD-1, -3). `None` queries the size.
     ///
     /// # Errors
-    /// [`NtStatus::BUFFER_TOO_SMALL`]: what has room was copied;
-    /// [`NtStatus::CONNECTION_INVALID`]: outside the windows of NDK-CD-2 and NDK-CD-7.
+    /// [`NtStatus::BUFFER_TOO_SMALL`]: the part that fits was copied; [`NtStatus::CONNECTION_INVALID`]: outside the
+    /// windows of NDK-CD-2 and NDK-CD-7.
     pub fn connection_data(&self, buffer: Option<&mut [u8]>) -> (NtStatus, usize, ReadLimit) {
         let data = self.adapter.with(|core, _| core.connection_data(self.id).cloned());
         match data {
@@ -169,18 +167,18 @@ impl Connector {
         }
     }
 
-    /// NdkDisconnect: what was posted is sent, then FIN; the queue pair is flushed, and `completion` is
-    /// called when the FIN is acknowledged (NDK-DISC-1, -5).
+    /// NdkDisconnect: posted requests are sent, then FIN; the queue pair is flushed. `completion` is called when the
+    /// FIN is acknowledged (NDK-DISC-1, -5).
     ///
     /// # Errors
     /// [`NtStatus::CONNECTION_INVALID`]: not connected, or being disconnected; [`NtStatus::IO_TIMEOUT`] later: the peer
-    /// has not acknowledged the FIN, and the connection was reset.
+    /// did not acknowledge the FIN, and the connection was reset.
     pub fn disconnect(&self, completion: impl FnOnce(NtStatus) + Send + 'static) -> NtStatus {
         self.adapter.with(|core, now| pending(core.disconnect(now, self.id, request(completion))))
     }
 
-    /// Why the connector's last attempt to connect or to accept has failed: what its status does not tell apart, and
-    /// the private data of a rejection.
+    /// Returns the cause of the connector's last failed connect or accept. It distinguishes causes with the same
+    /// status, and holds the private data of a rejection.
     #[must_use]
     pub fn failure(&self) -> Option<ConnectCause> {
         self.adapter.with(|core, _| core.connect_cause(self.id).cloned())
@@ -199,7 +197,7 @@ impl Connector {
     }
 }
 
-/// A listener.
+/// Listener.
 #[derive(Clone, Debug)]
 pub struct Listener {
     pub(super) adapter: Adapter,
@@ -210,9 +208,8 @@ impl Listener {
     /// NdkListen: PENDING, then `completion`. Port 0: the host stack chooses (NDK-EP-4).
     ///
     /// # Errors
-    /// Inline: [`NtStatus::SHARING_VIOLATION`] (NDK-EP-2), [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the
-    /// listener listens). Later: SHARING_VIOLATION, INVALID_ADDRESS, TOO_MANY_ADDRESSES,
-    /// INSUFFICIENT_RESOURCES.
+    /// Inline: [`NtStatus::SHARING_VIOLATION`] (NDK-EP-2), [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the listener is
+    /// listening). Later: SHARING_VIOLATION, INVALID_ADDRESS, TOO_MANY_ADDRESSES, INSUFFICIENT_RESOURCES.
     pub fn listen(
         &self,
         local: SocketAddr,
@@ -221,7 +218,7 @@ impl Listener {
         self.listen_with(local, ListenerConfig::default(), completion)
     }
 
-    /// As [`Listener::listen`], with limits of one's own (NDK-EP-9).
+    /// As [`Listener::listen`], with limits for this listener (NDK-EP-9).
     ///
     /// # Errors
     /// As [`Listener::listen`].
@@ -235,7 +232,7 @@ impl Listener {
         self.adapter.with(|core, _| pending(core.listen(self.id, local, config, completion)))
     }
 
-    /// NdkControlConnectEvents: while paused, peers are refused as if nobody listened (NDK-EP-6).
+    /// NdkControlConnectEvents: while paused, peers are refused as if there were no listener (NDK-EP-6).
     pub fn control_connect_events(&self, pause: bool) {
         self.adapter.with(|core, _| core.pause(self.id, pause));
     }

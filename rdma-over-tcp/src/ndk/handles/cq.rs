@@ -13,7 +13,7 @@ use crate::{
     rnic::{Completion, CompletionQueue, CqId, CqModeration},
 };
 
-/// A completion queue.
+/// Completion queue.
 #[derive(Clone, Debug)]
 pub struct Cq {
     pub(super) adapter: Adapter,
@@ -22,7 +22,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// NdkGetCqResults: moves completions out, returns how many; 0 when there are none. Not to be called
+    /// NdkGetCqResults: moves completions into `results` and returns their number; 0: none. Must not be called
     /// concurrently for one queue (NDK-CQ-1).
     pub fn poll(&self, results: &mut [NdkResult]) -> usize {
         self.poll_as(results)
@@ -43,7 +43,7 @@ impl Cq {
         }
     }
 
-    /// NdkArmCq (NDK-CQ-4 to -10). Takes no lock but the queue's, unless there is something to tell.
+    /// NdkArmCq (NDK-CQ-4 to -10). Takes only the queue's lock, unless a notification is due.
     pub fn arm(&self, notify: CqNotify) {
         let armed = self.queue.arm(notify.into());
         if armed.due || armed.is_hold_new {
@@ -56,21 +56,24 @@ impl Cq {
     /// NdkResizeCq; never pends.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: no entries, or more than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
-    /// more entries are present, nothing has changed (NDK-RSZ-2); [`NtStatus::INVALID_DEVICE_STATE`]: it has failed;
-    /// [`NtStatus::DEVICE_REMOVED`].
+    /// [`NtStatus::INVALID_PARAMETER`]: zero entries, or more than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
+    /// more entries are present, nothing has changed (NDK-RSZ-2); [`NtStatus::INVALID_DEVICE_STATE`]: the queue has
+    /// failed; [`NtStatus::DEVICE_REMOVED`].
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
         Ok(self.adapter.with(|core, _| core.resize_cq(self.id, depth))?)
     }
 
-    /// NdkControlCqInterruptModeration: a satisfied arm is told when `count` completions have come, or `interval_us`
-    /// microseconds later, whichever is first; they can be polled at once (NDK-MOD-5). An interval of 0, or a count of
-    /// 0 or 1: no moderation, the default (NDK-MOD-2). An interval of [`u32::MAX`]: only the count matters; a count of
-    /// [`u32::MAX`], or over the queue's depth: only the interval does (NDK-MOD-3). In force when it returns; never
-    /// pends.
+    /// NdkControlCqInterruptModeration. A satisfied arm is notified after `count` completions or `interval_us`
+    /// microseconds, whichever is first. Completions can be polled at once (NDK-MOD-5).
+    ///
+    /// - An interval of 0, or a count of 0 or 1: no moderation, the default (NDK-MOD-2).
+    /// - An interval of [`u32::MAX`]: only the count applies.
+    /// - A count of [`u32::MAX`], or over the queue's depth: only the interval applies (NDK-MOD-3).
+    ///
+    /// In force when it returns; never pends.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER_MIX`]: neither matters; [`NtStatus::INVALID_PARAMETER`]: the queue is closed;
+    /// [`NtStatus::INVALID_PARAMETER_MIX`]: neither applies; [`NtStatus::INVALID_PARAMETER`]: the queue is closed;
     /// [`NtStatus::DEVICE_REMOVED`].
     pub fn control_interrupt_moderation(&self, interval_us: u32, count: u32) -> NtStatus {
         let moderation = match (interval_us, count) {

@@ -1,8 +1,8 @@
-//! The exact asynchronous forms of NDKPI's creates and requests: each takes a completion, and says whether it is
-//! called.
+//! Exact asynchronous forms of NDKPI's creates and requests. Each takes a completion, and its result shows whether the
+//! completion is called.
 //!
-//! Without [`AdapterConfig::deferral`](crate::ndk::AdapterConfig) nothing but the creation of a shared endpoint pends:
-//! the plain forms (`create_cq`, `register`, ...) need no completion, and never pend, with it or without.
+//! Without [`AdapterConfig::deferral`](crate::ndk::AdapterConfig) only the creation of a shared endpoint pends. The
+//! plain forms (`create_cq`, `register`, ...) need no completion, and never pend, with or without deferral.
 
 use alloc::{boxed::Box, sync::Arc};
 
@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// A handle, apart from its way to the adapter.
+/// Consumer handle that can be split into its adapter and its object.
 pub(super) trait Object: Clone + Send + 'static {
-    /// What makes a handle of a way to the adapter.
+    /// The handle without its adapter.
     type Name: Send;
 
     fn split(self) -> (Adapter, Key, Self::Name);
@@ -71,13 +71,13 @@ impl Object for LogicalAddressMapping {
     }
 }
 
-/// Returns whether a failure may also be told by a completion.
+/// True if a completion may also report this status.
 fn may_pend(status: NtStatus) -> bool {
     matches!(status, NtStatus::SUCCESS | NtStatus::INSUFFICIENT_RESOURCES)
 }
 
-/// Ends a create, now or later (NDK-ASY-1): `completion` is called if it pends.
-fn created<T: Object>(
+/// Completes a create, now or later (NDK-ASY-1): `completion` is called if it pends.
+fn complete_create<T: Object>(
     parent: (&Adapter, Key),
     object: Result<T, NtStatus>,
     completion: impl FnOnce(Result<T, NtStatus>) + Send + 'static,
@@ -87,10 +87,10 @@ fn created<T: Object>(
     match object {
         Ok(object) => {
             let (_, key, name) = object.clone().split();
-            // The core must not hold the way to itself: a node would never end.
+            // A strong handle in the core would be a reference cycle, and the node would never exit.
             let weak = adapter.downgrade();
             let complete = move || {
-                // Nobody who could use the object is left otherwise.
+                // Otherwise no consumer is left that could use the object.
                 if let Some(adapter) = weak.upgrade() {
                     completion(Ok(T::join(adapter, name)));
                 }
@@ -104,8 +104,8 @@ fn created<T: Object>(
     }
 }
 
-/// Ends a request of an object, now or later.
-fn requested(
+/// Completes a request of an object, now or later.
+fn complete_request(
     adapter: &Adapter,
     key: Key,
     outcome: Result<(), NtStatus>,
@@ -123,7 +123,7 @@ fn requested(
 }
 
 impl Adapter {
-    /// NdkCreateCq with its completion. As [`Adapter::create_cq`]; [`Created::Pending`]: `completion` follows with the
+    /// NdkCreateCq with its completion, as [`Adapter::create_cq`]. [`Created::Pending`]: `completion` follows with the
     /// queue, or with its failure.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Adapter {
         notification: impl Fn(NtStatus) + Send + Sync + 'static,
         completion: impl FnOnce(Result<Cq, NtStatus>) + Send + 'static,
     ) -> Result<Created<Cq>, NtStatus> {
-        created((self, Key::Rnic), self.create_cq(depth, notification), completion)
+        complete_create((self, Key::Rnic), self.create_cq(depth, notification), completion)
     }
 
     /// NdkCreatePd with its completion, as [`Adapter::begin_create_cq`].
@@ -145,7 +145,7 @@ impl Adapter {
         &self,
         completion: impl FnOnce(Result<Pd, NtStatus>) + Send + 'static,
     ) -> Result<Created<Pd>, NtStatus> {
-        created((self, Key::Rnic), self.create_pd(), completion)
+        complete_create((self, Key::Rnic), self.create_pd(), completion)
     }
 
     /// NdkCreateConnector with its completion, as [`Adapter::begin_create_cq`].
@@ -156,7 +156,7 @@ impl Adapter {
         &self,
         completion: impl FnOnce(Result<Connector, NtStatus>) + Send + 'static,
     ) -> Result<Created<Connector>, NtStatus> {
-        created((self, Key::Rnic), self.create_connector(), completion)
+        complete_create((self, Key::Rnic), self.create_connector(), completion)
     }
 
     /// NdkCreateListener with its completion, as [`Adapter::begin_create_cq`].
@@ -168,7 +168,7 @@ impl Adapter {
         event: impl Fn(Connector) + Send + Sync + 'static,
         completion: impl FnOnce(Result<Listener, NtStatus>) + Send + 'static,
     ) -> Result<Created<Listener>, NtStatus> {
-        created((self, Key::Rnic), self.create_listener(event), completion)
+        complete_create((self, Key::Rnic), self.create_listener(event), completion)
     }
 
     /// NdkBuildLam with its completion, as [`Adapter::begin_create_cq`].
@@ -181,7 +181,7 @@ impl Adapter {
         length: usize,
         completion: impl FnOnce(Result<LogicalAddressMapping, NtStatus>) + Send + 'static,
     ) -> Result<Created<LogicalAddressMapping>, NtStatus> {
-        created((self, Key::Rnic), self.build_lam(chain, length), completion)
+        complete_create((self, Key::Rnic), self.build_lam(chain, length), completion)
     }
 }
 
@@ -199,7 +199,7 @@ impl Pd {
         fast_register: bool,
         completion: impl FnOnce(Result<Mr, NtStatus>) + Send + 'static,
     ) -> Result<Created<Mr>, NtStatus> {
-        created(self.parent(), self.create_mr(fast_register), completion)
+        complete_create(self.parent(), self.create_mr(fast_register), completion)
     }
 
     /// NdkCreateMw with its completion, as [`Adapter::begin_create_cq`].
@@ -210,7 +210,7 @@ impl Pd {
         &self,
         completion: impl FnOnce(Result<Mw, NtStatus>) + Send + 'static,
     ) -> Result<Created<Mw>, NtStatus> {
-        created(self.parent(), self.create_mw(), completion)
+        complete_create(self.parent(), self.create_mw(), completion)
     }
 
     /// NdkCreateSrq with its completion, as [`Adapter::begin_create_cq`].
@@ -226,7 +226,7 @@ impl Pd {
         completion: impl FnOnce(Result<Srq, NtStatus>) + Send + 'static,
     ) -> Result<Created<Srq>, NtStatus> {
         let srq = self.create_srq(depth, sges_max, notify_threshold, notification);
-        created(self.parent(), srq, completion)
+        complete_create(self.parent(), srq, completion)
     }
 
     /// NdkCreateQp with its completion, as [`Adapter::begin_create_cq`].
@@ -242,7 +242,7 @@ impl Pd {
         completion: impl FnOnce(Result<Qp, NtStatus>) + Send + 'static,
     ) -> Result<Created<Qp>, NtStatus> {
         let qp = self.create_qp(receive_cq, initiator_cq, context, limits);
-        created(self.parent(), qp, completion)
+        complete_create(self.parent(), qp, completion)
     }
 
     /// NdkCreateQpWithSrq with its completion, as [`Adapter::begin_create_cq`].
@@ -258,30 +258,30 @@ impl Pd {
         completion: impl FnOnce(Result<Qp, NtStatus>) + Send + 'static,
     ) -> Result<Created<Qp>, NtStatus> {
         let qp = self.create_qp_with_srq(receive_cq, initiator_cq, srq, context, limits);
-        created(self.parent(), qp, completion)
+        complete_create(self.parent(), qp, completion)
     }
 }
 
 impl Cq {
-    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth counts at once.
+    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth applies at once.
     ///
     /// # Errors
-    /// As [`Cq::resize`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Cq::resize`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_resize(
         &self,
         depth: u32,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        requested(&self.adapter, Key::Cq(self.id), self.resize(depth), completion)
+        complete_request(&self.adapter, Key::Cq(self.id), self.resize(depth), completion)
     }
 }
 
 impl Srq {
-    /// NdkModifySrq with its completion: SUCCESS, or PENDING and `completion` follows. Depth and threshold count at
+    /// NdkModifySrq with its completion: SUCCESS, or PENDING and `completion` follows. Depth and threshold apply at
     /// once.
     ///
     /// # Errors
-    /// As [`Srq::modify`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Srq::modify`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_modify(
         &self,
         depth: u32,
@@ -289,12 +289,12 @@ impl Srq {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let outcome = self.modify(depth, notify_threshold);
-        requested(&self.adapter, Key::Srq(self.id), outcome, completion)
+        complete_request(&self.adapter, Key::Srq(self.id), outcome, completion)
     }
 }
 
 impl Mr {
-    /// Registers, and ends it now or later, in one step: nobody sees the token of one that pends.
+    /// Registers, and completes the request now or later, in one step: the token of a pending request is not visible.
     fn begin_any_register(
         &self,
         flags: MrFlags,
@@ -304,7 +304,7 @@ impl Mr {
         if let Err(status) = flags.check() {
             return status;
         }
-        // A completion that is not called is dropped when the adapter is free again.
+        // A completion that is not called is dropped after the adapter's lock is released.
         let (status, pends) = self.adapter.with(|core, now| {
             let outcome = register(core, flags.rights()).map_err(NtStatus::from);
             let status = NtStatus::from(outcome);
@@ -317,11 +317,11 @@ impl Mr {
         if pends.is_ok() { NtStatus::PENDING } else { status }
     }
 
-    /// NdkRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows. The tokens can be read when it
-    /// has ended; they are 0 as long as it pends.
+    /// NdkRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows. The tokens are 0 while it
+    /// pends, and valid once it has completed.
     ///
     /// # Errors
-    /// As [`Mr::register`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Mr::register`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_register(
         &self,
         buffer: &RegisteredBuffer,
@@ -338,7 +338,7 @@ impl Mr {
     /// NdkRegisterMr of an MDL chain with its completion, as [`Mr::begin_register`].
     ///
     /// # Errors
-    /// As [`Mr::register_chain`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Mr::register_chain`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_register_chain(
         &self,
         chain: &[RegisteredBuffer],
@@ -354,7 +354,8 @@ impl Mr {
     /// NdkInitializeFastRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows.
     ///
     /// # Errors
-    /// As [`Mr::initialize_fast_register`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Mr::initialize_fast_register`]; `completion` is not called, except that it may report
+    /// INSUFFICIENT_RESOURCES.
     pub fn begin_initialize_fast_register(
         &self,
         pages: u32,
@@ -362,6 +363,6 @@ impl Mr {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let outcome = self.initialize_fast_register(pages, remote_access);
-        requested(&self.adapter, Key::Region(self.id), outcome, completion)
+        complete_request(&self.adapter, Key::Region(self.id), outcome, completion)
     }
 }

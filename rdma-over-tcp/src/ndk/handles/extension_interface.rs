@@ -3,23 +3,23 @@
 use super::{Adapter, Connector, Cq, Listener, Mr, Mw, NtStatus, Pd, Qp, SharedEndpoint, Srq};
 use crate::ndk::info::NdkVersion;
 
-/// A GUID, as its fields print.
+/// GUID, as its fields print.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Guid(pub u128);
 
-/// The interface of atomics and immediate data (RFC 7306), of queue pairs:
+/// Interface of atomics and immediate data (RFC 7306), supported by queue pairs:
 /// `{b2ad6a2e-6c1d-4f0b-9d55-0c730600a701}`.
 pub const RFC7306_INTERFACE: Guid = Guid(0xb2ad_6a2e_6c1d_4f0b_9d55_0c73_0600_a701);
 
-/// The version of [`RFC7306_INTERFACE`] that there is.
+/// Supported version of [`RFC7306_INTERFACE`].
 pub const RFC7306_VERSION: NdkVersion = NdkVersion { major: 1, minor: 0 };
 
-/// An NDK_EXTENSION_INTERFACE.
+/// NDK_EXTENSION_INTERFACE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ExtensionInterface {
-    /// The functions are [`Qp::allow_extensions`], [`Qp::fetch_add`], [`Qp::compare_swap`], [`Qp::atomic`] and
-    /// [`Qp::immediate`].
+    /// Atomics and immediate data: [`Qp::allow_extensions`], [`Qp::fetch_add`], [`Qp::compare_swap`], [`Qp::atomic`]
+    /// and [`Qp::immediate`].
     Rfc7306,
 }
 
@@ -45,7 +45,7 @@ impl Qp {
 macro_rules! without_extension {
     ($($name:ident)*) => {$(
         impl $name {
-            /// NdkQueryExtensionInterface: objects of this type have none.
+            /// NdkQueryExtensionInterface: objects of this type have no extension interface.
             ///
             /// # Errors
             /// Always [`NtStatus::NOT_SUPPORTED`].

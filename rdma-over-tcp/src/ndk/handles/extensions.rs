@@ -1,5 +1,5 @@
 //! Atomics and immediate data (RFC 7306) for consumers of NDK. NDKPI has neither: these methods, their operation types
-//! and flags are this adapter's.
+//! and flags are specific to this adapter.
 
 use super::Qp;
 use crate::{
@@ -12,8 +12,9 @@ use crate::{
 };
 
 impl Qp {
-    /// Says whether the queue pair is to use atomics and immediate data, before it is connected; without a call the
-    /// adapter's configuration counts (`AdapterConfig::rfc7306`). Both ends have to know: MPA does not negotiate it.
+    /// Enables or disables atomics and immediate data for the queue pair, before it is connected. Without a call the
+    /// adapter's configuration applies (`AdapterConfig::rfc7306`). Both sides need the same setting: MPA does not
+    /// negotiate it.
     ///
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`]: the queue pair is or was connected.
@@ -21,9 +22,10 @@ impl Qp {
         Ok(self.adapter.with(|core, _| core.allow_extensions(self.id, allow))?)
     }
 
-    /// Adds `add` to eight aligned bytes of the peer, a number of its machine's; `result`, eight bytes, gets what they
-    /// were before. A right [`MrFlags::ALLOW_REMOTE_ATOMIC`](crate::ndk::MrFlags::ALLOW_REMOTE_ATOMIC) is needed there.
-    /// Counts as a read: toward the outbound read limit, and for [`OpFlags::READ_FENCE`]. Not in NDKPI.
+    /// Adds `add` to eight aligned bytes of the peer, a number in its machine's byte order. `result`, eight bytes,
+    /// receives the previous value. The region needs the right
+    /// [`MrFlags::ALLOW_REMOTE_ATOMIC`](crate::ndk::MrFlags::ALLOW_REMOTE_ATOMIC). Counts as a read for the outbound
+    /// read limit and for [`OpFlags::READ_FENCE`]. Not part of NDKPI.
     ///
     /// # Errors
     /// As [`Qp::atomic`].
@@ -40,7 +42,7 @@ impl Qp {
         self.atomic(context, result, remote_address, remote_token, operation, flags)
     }
 
-    /// Replaces eight aligned bytes of the peer by `swap`, if they are `compare`. As [`Qp::fetch_add`] otherwise.
+    /// Replaces eight aligned bytes of the peer by `swap` if they equal `compare`. Otherwise as [`Qp::fetch_add`].
     ///
     /// # Errors
     /// As [`Qp::atomic`].
@@ -58,12 +60,12 @@ impl Qp {
         self.atomic(context, result, remote_address, remote_token, operation, flags)
     }
 
-    /// Any atomic, with masks. As [`Qp::fetch_add`] otherwise.
+    /// Any atomic operation, with masks. Otherwise as [`Qp::fetch_add`].
     ///
     /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::NOT_SUPPORTED`]: the queue pair does without RFC 7306;
+    /// As listed at [`Qp`]; [`NtStatus::NOT_SUPPORTED`]: RFC 7306 is disabled on the queue pair;
     /// [`NtStatus::INVALID_DEVICE_REQUEST`]: the connection allows no reads; [`NtStatus::INVALID_PARAMETER`]: `result`
-    /// has not eight bytes.
+    /// is not eight bytes long.
     pub fn atomic(
         &self,
         context: u64,
@@ -85,12 +87,12 @@ impl Qp {
         })
     }
 
-    /// Sends eight bytes that take a receive of the peer, of any length, and stand in its completion
-    /// ([`NdkResultEx::immediate`](crate::ndk::NdkResultEx::immediate)). Behind a Write it tells that the Write is
-    /// placed. Not in NDKPI.
+    /// Sends eight bytes that consume a receive of the peer, of any length, and are returned in its completion
+    /// ([`NdkResultEx::immediate`](crate::ndk::NdkResultEx::immediate)). After a Write they signal that the Write is
+    /// placed. Not part of NDKPI.
     ///
     /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::NOT_SUPPORTED`]: the queue pair does without RFC 7306.
+    /// As listed at [`Qp`]; [`NtStatus::NOT_SUPPORTED`]: RFC 7306 is disabled on the queue pair.
     pub fn immediate(&self, context: u64, data: [u8; 8], flags: OpFlags) -> Result<(), NtStatus> {
         self.checked_post(flags.check(OperationType::Immediate), |core| {
             let (immediate, data) = (Operation::Immediate { data }, Data::Registered(&[]));

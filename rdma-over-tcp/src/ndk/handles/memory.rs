@@ -1,4 +1,4 @@
-//! Memory as NDKPI describes it: chains of MDLs, and pages of logical address mappings.
+//! Memory as NDKPI describes it: MDL chains, and pages of logical address mappings.
 
 use alloc::boxed::Box;
 
@@ -17,7 +17,7 @@ use crate::{
 /// NDK_LOGICAL_ADDRESS_MAPPING: logical addresses of a chain of buffers, from [`Adapter::build_lam`] until
 /// [`Adapter::release_lam`].
 ///
-/// Entries of requests name them with the domain's [privileged token](Pd::privileged_token) (NDK-SGE-1), and
+/// Request entries refer to them with the domain's [privileged token](Pd::privileged_token) (NDK-SGE-1).
 /// [`Qp::fast_register_pages`] takes the pages.
 #[derive(Clone, Debug)]
 pub struct LogicalAddressMapping {
@@ -26,8 +26,8 @@ pub struct LogicalAddressMapping {
 }
 
 impl LogicalAddressMapping {
-    /// AdapterPageCount of a mapping of `length` bytes whose first one has the virtual address `address`; `None`: no
-    /// bytes, or more pages than a ULONG counts. A buffer for the page array that has less room is too small.
+    /// Returns AdapterPageCount of a mapping of `length` bytes whose first byte has the virtual address `address`.
+    /// `None`: zero bytes, or more pages than a ULONG holds. A page-array buffer with fewer entries is too small.
     #[must_use]
     pub const fn pages_needed(address: u64, length: usize) -> Option<u32> {
         LogicalMemory::pages_needed(address, length)
@@ -39,15 +39,15 @@ impl LogicalAddressMapping {
         self.memory.pages
     }
 
-    /// AdapterPageArray: the logical address of each page, a multiple of [`PAGE_SIZE`]. Consumers must not count on
-    /// the pages following each other (NDK-SGE-3).
+    /// AdapterPageArray: the logical address of each page, a multiple of [`PAGE_SIZE`]. Consumers must not assume that
+    /// pages are contiguous (NDK-SGE-3).
     pub fn pages(&self) -> impl Iterator<Item = u64> + use<> {
         let LogicalMemory { address, pages, .. } = self.memory;
         let first = address - address % PAGE_SIZE as u64;
         (0..u64::from(pages)).map(move |page| first + page * PAGE_SIZE as u64)
     }
 
-    /// FBO: the place of the first byte in the first page (NDK-MEM-4).
+    /// FBO: offset of the first byte in the first page (NDK-MEM-4).
     #[must_use]
     pub const fn first_byte_offset(&self) -> u32 {
         (self.memory.address % PAGE_SIZE as u64) as u32
@@ -59,13 +59,13 @@ impl LogicalAddressMapping {
 }
 
 impl Adapter {
-    /// NdkBuildLam of `length` bytes of an MDL chain: buffers whose addresses follow each other, from the first byte of
-    /// the first on (NDK-MEM-1). The addresses are [`RegisteredBuffer::at_address`]'s: indices, never dereferenced
-    /// (NDK-MEM-2).
+    /// NdkBuildLam of `length` bytes of an MDL chain, from the first byte of its first buffer (NDK-MEM-1). The buffers
+    /// must have contiguous addresses. The addresses are those of [`RegisteredBuffer::at_address`]: indices, never
+    /// dereferenced (NDK-MEM-2).
     ///
     /// # Errors
-    /// Nothing is mapped. [`NtStatus::INVALID_PARAMETER`]: no bytes, a chain that is shorter or whose addresses do not
-    /// follow each other so far, or the adapter is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// Nothing is mapped. [`NtStatus::INVALID_PARAMETER`]: zero bytes, a chain that is shorter or not contiguous over
+    /// `length`, or the adapter is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn build_lam(
         &self,
         chain: &[RegisteredBuffer],
@@ -76,15 +76,15 @@ impl Adapter {
     }
 
     /// NdkReleaseLam, for a mapping that no request uses any more. SUCCESS, or PENDING and `completion` follows, when
-    /// nothing of the adapter reads or writes the memory.
+    /// the adapter no longer accesses the memory.
     ///
-    /// A request that uses it all the same does no harm: when its turn comes it fails with ACCESS_VIOLATION, and a
-    /// region that is registered by pages of the mapping is invalid from now on. What is in flight is copied, as with
-    /// [`Mr::deregister`]. The call of NDKPI returns nothing: where the memory's owner may do with it what he likes
-    /// when it returns, it has to wait for the completion.
+    /// A request that still uses the mapping is safe: it fails with ACCESS_VIOLATION when it is processed. A region
+    /// registered by pages of the mapping is invalid from now on. Data in flight is copied, as with [`Mr::deregister`].
+    /// The NDKPI call returns nothing. A caller that reuses the memory on return must therefore wait for the
+    /// completion.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: another adapter's mapping.
+    /// [`NtStatus::INVALID_PARAMETER`]: mapping of another adapter.
     pub fn release_lam(
         &self,
         lam: &LogicalAddressMapping,
@@ -99,8 +99,8 @@ impl Adapter {
 }
 
 impl Pd {
-    /// NdkGetPrivilegedMemoryRegionToken: the token of entries whose address is a logical one (NDK-SGE-1). It gives
-    /// requests of the domain's queue pairs the right to read and to write, and peers none.
+    /// NdkGetPrivilegedMemoryRegionToken: the token for entries with a logical address (NDK-SGE-1). It grants read and
+    /// write to requests of the domain's queue pairs, and no access to peers.
     #[must_use]
     pub fn privileged_token(&self) -> u32 {
         self.adapter.with(|core, _| core.privileged_token(self.id)).unwrap_or(0)
@@ -108,12 +108,12 @@ impl Pd {
 }
 
 impl Mr {
-    /// NdkRegisterMr of `length` bytes of an MDL chain, as [`Adapter::build_lam`] takes it: one region under the
-    /// addresses of the chain.
+    /// NdkRegisterMr of `length` bytes of an MDL chain, as for [`Adapter::build_lam`]: one region with the addresses of
+    /// the chain.
     ///
     /// # Errors
-    /// As [`Mr::register`]; [`NtStatus::INVALID_PARAMETER`] also for a chain that is shorter, or whose addresses do not
-    /// follow each other so far (NDK-MEM-1).
+    /// As [`Mr::register`]; [`NtStatus::INVALID_PARAMETER`] also for a chain that is shorter or not contiguous over
+    /// `length` (NDK-MEM-1).
     pub fn register_chain(
         &self,
         chain: &[RegisteredBuffer],
@@ -128,16 +128,18 @@ impl Mr {
 }
 
 impl Qp {
-    /// NdkFastRegister: `length` bytes from byte `first_byte_offset` (FBO) of the first page on, known as
-    /// `base_address`. `pages` are logical addresses of mappings that are not released, in any order, of as many
-    /// mappings as there are pages. Returns the token, valid for later requests of this queue pair (NDK-MEM-8).
+    /// NdkFastRegister: registers `length` bytes, starting at byte `first_byte_offset` (FBO) of the first page, at
+    /// `base_address`. `pages` are logical addresses of mappings that are not released. They may be in any order and of
+    /// different mappings. Returns the token, valid for later requests of this queue pair (NDK-MEM-8).
     ///
     /// # Errors
-    /// As said at [`Qp`], and of NDK-MEM-7: [`NtStatus::INVALID_PARAMETER`]: no bytes, more than the pages have behind
-    /// the FBO, or than the adapter registers; more pages than [`Mr::initialize_fast_register`] allowed, or one that is
-    /// not aligned; an FBO of a page or more; a base address that is not at that place of a page, or wraps.
-    /// [`NtStatus::ACCESS_VIOLATION`]: a byte that is of no mapping; remote rights on a region initialized without;
-    /// a right to write memory that may only be read.
+    /// As listed at [`Qp`], and of NDK-MEM-7:
+    /// - [`NtStatus::INVALID_PARAMETER`]: zero bytes, more than the pages hold after the FBO, or more than the
+    ///   adapter's limit.
+    /// - [`NtStatus::INVALID_PARAMETER`]: more pages than [`Mr::initialize_fast_register`] allowed, or an unaligned
+    ///   page; an FBO of a page or more; a base address with another offset in its page, or one that wraps.
+    /// - [`NtStatus::ACCESS_VIOLATION`]: a byte outside all mappings; remote rights on a region initialized without; a
+    ///   write right on read-only memory.
     #[expect(clippy::too_many_arguments, reason = "NdkFastRegister has them")]
     pub fn fast_register_pages(
         &self,
@@ -153,8 +155,8 @@ impl Qp {
         self.fast_register_any(context, mr, memory, (length, base_address), flags)
     }
 
-    /// A fast registration without a mapping: `length` bytes of `buffer` from `offset` on, known as `base_address`.
-    /// Otherwise as [`Qp::fast_register_pages`]; the FBO is that of `offset`.
+    /// Fast registration without a mapping: registers `length` bytes of `buffer`, starting at `offset`, at
+    /// `base_address`. Otherwise as [`Qp::fast_register_pages`]; the FBO is that of `offset`.
     ///
     /// # Errors
     /// As [`Qp::fast_register_pages`]; [`NtStatus::INVALID_PARAMETER`] also for bytes outside the buffer.

@@ -1,9 +1,8 @@
-//! Handles of consumers: names of objects and the way to their adapter.
+//! Consumer handles: object ids with a handle of their adapter.
 //!
-//! Handles are cheap to clone, and dropping one closes nothing: objects live until they are closed, as in
-//! NDKPI. Every call enters the core once and returns without waiting; callbacks run afterwards, when the
-//! node holds no lock. Functions that say PENDING call back exactly once, with any other status never
-//! (NDK-ASY-1).
+//! Handles are cheap to clone. Dropping one closes nothing: as in NDKPI, objects exist until they are closed. Every
+//! call enters the core once and returns without waiting. Callbacks run afterwards, when no lock of the node is held. A
+//! function that returns PENDING calls back exactly once; with any other status it never does (NDK-ASY-1).
 
 mod adapter;
 mod connection;
@@ -39,7 +38,7 @@ use crate::{
     rnic::{Close, Key},
 };
 
-/// Objects are used together if one adapter has made them.
+/// Checks that both objects belong to one adapter, as objects used together must.
 fn check_same(one: &Adapter, other: &Adapter) -> Result<(), NtStatus> {
     if one.is_same(other) { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
 }
@@ -56,7 +55,7 @@ impl From<Close> for NtStatus {
 macro_rules! closable {
     ($($name:ident as $key:ident,)*) => {$(
         impl $name {
-            /// Closes the object: SUCCESS, or PENDING and `completion` follows, as the last callback for it
+            /// Closes the object. SUCCESS, or PENDING and `completion` follows, as the last callback for it
             /// (NDK-LIFE-1, -4, -7). Antecedents may be closed before their successors (NDK-LIFE-5).
             pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
                 let key = Key::$key(self.id);

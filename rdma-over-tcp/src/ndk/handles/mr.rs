@@ -8,7 +8,7 @@ use crate::{
     rnic::{FastRegisterLimits, RegionId, RegisteredBuffer, Rnic},
 };
 
-/// A memory region.
+/// Memory region.
 #[derive(Clone, Debug)]
 pub struct Mr {
     pub(super) adapter: Adapter,
@@ -16,13 +16,12 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// NdkRegisterMr: `length` bytes of `buffer` from `offset` on, under their own addresses (NDK-MEM-3).
+    /// NdkRegisterMr: registers `length` bytes of `buffer`, starting at `offset`, with their own addresses (NDK-MEM-3).
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: the span is empty or leaves the buffer, illegal flags, a region for
-    /// fast registration, or one that is registered or whose deregistration is pending;
-    /// [`NtStatus::ACCESS_VIOLATION`]: a right to write memory that may only be read;
-    /// [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::INVALID_PARAMETER`]: the range is empty or outside the buffer, illegal flags, a region for fast
+    /// registration, or one that is registered or whose deregistration is pending; [`NtStatus::ACCESS_VIOLATION`]: a
+    /// write right on read-only memory; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn register(
         &self,
         buffer: &RegisteredBuffer,
@@ -36,12 +35,13 @@ impl Mr {
         Ok(self.adapter.with(|core, _| register(core))?)
     }
 
-    /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
-    /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
-    /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
-    /// as a whole ends its connection, with ACCESS_VIOLATION.
+    /// NdkDeregisterMr: from now on the token grants no access (RFC 5040 §8.1.1).
     ///
-    /// A close does the same, but waits for the windows, and its completion says the same.
+    /// SUCCESS, or PENDING and `completion` follows, when the memory is no longer accessed. Data sent from it but not
+    /// yet acknowledged is copied. A device that still reads it is waited for. A Send or Write that has begun, but is
+    /// not yet completely queued at TCP, terminates its connection with ACCESS_VIOLATION.
+    ///
+    /// A close does the same, but first waits for the windows. Its completion means the same.
     ///
     /// # Errors
     /// Nothing has changed. [`NtStatus::INVALID_PARAMETER`]: not registered, or a region for fast registration;
@@ -52,12 +52,12 @@ impl Mr {
         result.map_or_else(NtStatus::from, NtStatus::from)
     }
 
-    /// NdkInitializeFastRegisterMr: fast registrations may have up to `pages` pages, and remote rights only
-    /// with `remote_access` (NDK-MEM-6).
+    /// NdkInitializeFastRegisterMr: allows fast registrations of up to `pages` pages, with remote rights only if
+    /// `remote_access` is set (NDK-MEM-6).
     ///
     /// # Errors
-    /// [`NtStatus::IMPLEMENTATION_LIMIT`]: too many pages; [`NtStatus::INVALID_PARAMETER`]: not a region
-    /// for fast registration; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::IMPLEMENTATION_LIMIT`]: too many pages; [`NtStatus::INVALID_PARAMETER`]: not a region for fast
+    /// registration; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn initialize_fast_register(
         &self,
         pages: u32,
@@ -67,14 +67,15 @@ impl Mr {
         Ok(self.adapter.with(|core, _| core.initialize_fast_register(self.id, limits))?)
     }
 
-    /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration, and while one pends
-    /// ([`Mr::begin_register`]).
+    /// NdkGetLocalTokenFromMr: the token for scatter/gather entries. 0 before the first registration, and while one is
+    /// pending ([`Mr::begin_register`]).
     #[must_use]
     pub fn local_token(&self) -> u32 {
         self.adapter.with(|core, _| core.token(self.id).unwrap_or(0))
     }
 
-    /// NdkGetRemoteTokenFromMr: for the peer. The same number; what it allows are the region's rights.
+    /// NdkGetRemoteTokenFromMr: the token for the peer. It equals the local token; the region's rights determine the
+    /// access.
     #[must_use]
     pub fn remote_token(&self) -> u32 {
         self.local_token()

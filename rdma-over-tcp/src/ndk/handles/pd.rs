@@ -9,7 +9,7 @@ use crate::{
     rnic::{LatePosts, PdId, QpConfig, QpLimits, SrqConfig, SrqEvent, SrqId, WindowType},
 };
 
-/// A protection domain.
+/// Protection domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
     pub(in crate::ndk) adapter: Adapter,
@@ -17,8 +17,7 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// NdkCreateMr: a region for [`Mr::register`], or with `fast_register` for [`Qp::fast_register`]
-    /// (NDK-MEM-5).
+    /// NdkCreateMr: a region for [`Mr::register`], or with `fast_register` for [`Qp::fast_register`] (NDK-MEM-5).
     ///
     /// # Errors
     /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
@@ -27,12 +26,12 @@ impl Pd {
         Ok(Mr { adapter: self.adapter.clone(), id })
     }
 
-    /// NdkCreateQp: completions of receives go to `receive_cq`, of initiator requests to `initiator_cq`,
-    /// which may be the same; each carries `context`.
+    /// NdkCreateQp. Completions of receives are added to `receive_cq`, those of initiator requests to `initiator_cq`;
+    /// both may be the same. Each completion contains `context`.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, that
-    /// failed or is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, a failed one, or one
+    /// being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_qp(
         &self,
         receive_cq: &Cq,
@@ -59,8 +58,8 @@ impl Pd {
         Ok(Qp { adapter: self.adapter.clone(), id })
     }
 
-    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its
-    /// queue pair (NDK-RES-4).
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], with receives from `srq`. `context` identifies the queue pair in a
+    /// completion (NDK-RES-4).
     ///
     /// # Errors
     /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
@@ -76,14 +75,15 @@ impl Pd {
         self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
     }
 
-    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer
-    /// receives are queued than `notify_threshold`, once; the threshold counts once the queue has had as many
-    /// (NDK-SRQ-3). 0: no threshold. A send that finds the queue empty ends its connection, as with a queue pair's own
-    /// receives.
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries.
+    ///
+    /// `notification` is called once with SUCCESS when fewer receives are queued than `notify_threshold`. The threshold
+    /// takes effect once the queue has held as many (NDK-SRQ-3). 0: no threshold. A send that arrives at an empty queue
+    /// terminates its connection, as with a queue pair's own receives.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain
-    /// is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's limits, a threshold over the depth, or the
+    /// domain is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_srq(
         &self,
         depth: u32,
@@ -93,15 +93,15 @@ impl Pd {
     ) -> Result<Srq, NtStatus> {
         let config =
             SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
-        let tell = Arc::new(move |event| match event {
+        let notify = Arc::new(move |event| match event {
             SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
             SrqEvent::DeviceLost => notification(NtStatus::INTERNAL_ERROR),
         });
-        let id = self.adapter.with(|core, _| core.create_srq(self.id, config, tell))?;
+        let id = self.adapter.with(|core, _| core.create_srq(self.id, config, notify))?;
         Ok(Srq { adapter: self.adapter.clone(), id })
     }
 
-    /// NdkCreateMw: a window that is not bound, for [`Qp::bind`].
+    /// NdkCreateMw: an unbound window, for [`Qp::bind`].
     ///
     /// # Errors
     /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.

@@ -14,12 +14,12 @@ use crate::{
     },
 };
 
-/// An object whose token [`Qp::invalidate`] takes back: a region or a window.
+/// Object whose token [`Qp::invalidate`] revokes: a region or a window.
 #[derive(Clone, Copy, Debug)]
 pub enum Invalidate<'a> {
-    /// A region that a fast registration has registered.
+    /// A region registered by a fast registration.
     Mr(&'a Mr),
-    /// A window that the same queue pair has bound.
+    /// A window bound by the same queue pair.
     Mw(&'a Mw),
 }
 
@@ -35,11 +35,14 @@ impl<'a> From<&'a Mw> for Invalidate<'a> {
     }
 }
 
-/// A queue pair. Posts fail inline with [`NtStatus::CONNECTION_INVALID`] unless it is connected (NDK-CON-11), but for
-/// receives, with [`NtStatus::NO_MORE_ENTRIES`] when the queue is at its depth, with
-/// [`NtStatus::DATA_OVERRUN`] for too many entries, with [`NtStatus::BUFFER_OVERFLOW`] for too many bytes,
-/// and with [`NtStatus::INVALID_PARAMETER`] for illegal flags or too much inline data; then no completion
-/// follows (NDK-WR-4).
+/// Queue pair.
+///
+/// A post fails inline, and no completion follows (NDK-WR-4), with:
+/// - [`NtStatus::CONNECTION_INVALID`]: not connected (NDK-CON-11); does not apply to receives.
+/// - [`NtStatus::NO_MORE_ENTRIES`]: the queue is at its depth.
+/// - [`NtStatus::DATA_OVERRUN`]: too many entries.
+/// - [`NtStatus::BUFFER_OVERFLOW`]: too many bytes.
+/// - [`NtStatus::INVALID_PARAMETER`]: illegal flags, or too much inline data.
 #[derive(Clone, Debug)]
 pub struct Qp {
     pub(in crate::ndk) adapter: Adapter,
@@ -50,7 +53,7 @@ impl Qp {
     /// NdkReceive: legal in every state (NDK-CON-10).
     ///
     /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue;
+    /// As listed at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: it uses a shared receive queue;
     /// [`NtStatus::INVALID_DEVICE_STATE`]: its completion queue has failed.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.adapter.post(|core| core.post_receive(self.id, context, sges))?)
@@ -59,16 +62,15 @@ impl Qp {
     /// NdkSend.
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As listed at [`Qp`].
     pub fn send(&self, context: u64, data: Data<'_>, flags: OpFlags) -> Result<(), NtStatus> {
         self.post(context, OperationType::Send, Operation::Send { invalidate: None }, data, flags)
     }
 
-    /// NdkSendAndInvalidate: the peer's token `remote_token` is invalid before its receive completes
-    /// (NDK-RI-1).
+    /// NdkSendAndInvalidate: the peer's token `remote_token` is invalid before its receive completes (NDK-RI-1).
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As listed at [`Qp`].
     pub fn send_and_invalidate(
         &self,
         context: u64,
@@ -83,7 +85,7 @@ impl Qp {
     /// NdkWrite.
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As listed at [`Qp`].
     pub fn write(
         &self,
         context: u64,
@@ -96,10 +98,10 @@ impl Qp {
         self.post(context, OperationType::Write, Operation::Write { to }, data, flags)
     }
 
-    /// NdkRead. Beyond the outbound read limit it waits its turn.
+    /// NdkRead. Reads over the outbound read limit are queued.
     ///
     /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::INVALID_DEVICE_REQUEST`]: the connection allows no reads.
+    /// As listed at [`Qp`]; [`NtStatus::INVALID_DEVICE_REQUEST`]: the connection allows no reads.
     pub fn read(
         &self,
         context: u64,
@@ -114,11 +116,11 @@ impl Qp {
         self.post(context, OperationType::Read, read, Data::Registered(sges), flags)
     }
 
-    /// NdkInvalidate of a region that was registered by [`Qp::fast_register`], or of a window that this queue pair has
-    /// bound (NDK-MEM-9).
+    /// NdkInvalidate of a region registered by [`Qp::fast_register`], or of a window bound by this queue pair
+    /// (NDK-MEM-9).
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As listed at [`Qp`].
     pub fn invalidate<'a>(
         &self,
         context: u64,
@@ -135,13 +137,13 @@ impl Qp {
         })
     }
 
-    /// NdkBind: opens `length` bytes of a registered region from `address` on to this queue pair's peer, until `mw` is
-    /// invalidated, by either end, or closed. A window that is bound cannot be bound again (NDK-MEM-12). Returns the
-    /// token, which counts once the bind has completed; peers name bytes by the region's addresses.
+    /// NdkBind: grants this queue pair's peer access to `length` bytes of a registered region, starting at `address`.
+    /// The access lasts until either side invalidates `mw`, or it is closed. A bound window cannot be bound again
+    /// (NDK-MEM-12). Returns the token, which is valid once the bind has completed. Peers use the region's addresses.
     ///
     /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote write to a region without local write (NDK-MEM-11);
-    /// [`NtStatus::INVALID_PARAMETER`] also for no bytes, or bytes outside the region.
+    /// As listed at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote write to a region without local write (NDK-MEM-11);
+    /// [`NtStatus::INVALID_PARAMETER`] also for zero bytes, or bytes outside the region.
     pub fn bind(
         &self,
         context: u64,
@@ -178,7 +180,7 @@ impl Qp {
         })
     }
 
-    /// Posts if the arguments are right. A failure indicates what was deferred before it (NDK-DEF-3).
+    /// Posts if the arguments are valid. A failure indicates the requests deferred before it (NDK-DEF-3).
     #[inline]
     pub(super) fn checked_post<R>(
         &self,
@@ -194,19 +196,19 @@ impl Qp {
         })
     }
 
-    /// NdkFlush: everything posted completes CANCELLED. A connected queue pair cannot be used after it
+    /// NdkFlush: all posted requests complete CANCELLED. A queue pair that was connected cannot be used afterwards
     /// (NDK-FL-4).
     pub fn flush(&self) {
         self.adapter.with(|core, _| core.flush(self.id));
     }
 
-    /// Statistics.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> QpStats {
         self.adapter.with(|core, _| core.qp_stats(self.id)).unwrap_or_default()
     }
 
-    /// Returns whether initiator requests may be posted.
+    /// True if initiator requests may be posted.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.adapter.with(|core, _| core.qp_state(self.id)) == Some(QpState::Connected)

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use super::{Adapter, NtStatus};
 use crate::rnic::{ConnectError, SharedEndpointId};
 
-/// A shared endpoint: a local address from which several connectors connect, each to another peer (NDK-EP-3).
+/// Shared endpoint: a local address from which several connectors connect, each to a different peer (NDK-EP-3).
 #[derive(Clone, Debug)]
 pub struct SharedEndpoint {
     pub(super) adapter: Adapter,
@@ -14,7 +14,7 @@ pub struct SharedEndpoint {
 }
 
 impl SharedEndpoint {
-    /// NdkGetSharedEndpointLocalAddress; `None` once it is closed.
+    /// NdkGetSharedEndpointLocalAddress; `None` once the endpoint is closed.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.adapter.with(|core, _| core.shared_endpoint_address(self.id))
@@ -22,12 +22,12 @@ impl SharedEndpoint {
 }
 
 impl Adapter {
-    /// NdkCreateSharedEndpoint at `local`; port 0: a free one is chosen (NDK-EP-4). PENDING, and `completion` follows
-    /// with the endpoint or a failure, as the transport has to reserve the address: it has no plain form. An
-    /// unspecified address is every address of this machine.
+    /// NdkCreateSharedEndpoint at `local`; with port 0 a free port is chosen (NDK-EP-4). PENDING, and `completion`
+    /// follows with the endpoint or a failure. There is no plain form, because the transport has to reserve the
+    /// address. An unspecified address means every address of this machine.
     ///
-    /// Over kernel sockets the kernel refuses an address at which somebody listens, or which a socket has that does not
-    /// share it (SO_REUSEADDR); other processes may share it in the same way. It chooses the port of port 0 from its
+    /// Over kernel sockets the kernel refuses an address with a listener, or one of a socket that does not share it
+    /// (SO_REUSEADDR). Other processes may share the address in the same way. For port 0 the kernel chooses from its
     /// own range (`net.ipv4.ip_local_port_range`).
     ///
     /// # Errors
@@ -40,12 +40,12 @@ impl Adapter {
         local: SocketAddr,
         completion: impl FnOnce(Result<SharedEndpoint, NtStatus>) + Send + 'static,
     ) -> NtStatus {
-        // The core must not hold the way to itself: a node would never end.
+        // A strong handle in the core would be a reference cycle, and the node would never exit.
         let adapter = self.downgrade();
         let begun = self.with(|core, _| {
             core.create_shared_endpoint(local, |id| {
                 Box::new(move |outcome: Result<(), ConnectError>| {
-                    // Nobody who could use the endpoint is left otherwise.
+                    // Otherwise no consumer is left that could use the endpoint.
                     let Some(adapter) = adapter.upgrade() else { return };
                     completion(
                         outcome.map(|()| SharedEndpoint { adapter, id }).map_err(Into::into),

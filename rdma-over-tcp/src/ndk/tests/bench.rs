@@ -1,11 +1,11 @@
-//! Two adapters joined by a pipe that keeps the contracts of engine and host stack, and splits data at
-//! arbitrary points drawn from a seed.
+//! Two adapters joined by a pipe that follows the contracts of engine and host stack. It splits data at arbitrary
+//! points drawn from a seed.
 //!
-//! Time stands still unless a test moves it. Bytes are acknowledged when they are delivered, unless
-//! acknowledgements are held back.
+//! Time does not advance unless a test advances it. Bytes are acknowledged when they are delivered, unless
+//! acknowledgments are held back.
 //!
-//! A test that asks nothing of the pipe but to be a byte stream runs over the kernel's as well ([`kernel`]), and on
-//! nodes with TAPs ([`taps`]).
+//! A test that needs only a byte stream from the pipe also runs over the kernel's sockets ([`kernel`]), and on nodes
+//! with TAPs ([`taps`]).
 //!
 //! [`kernel`]: super::kernel
 //! [`taps`]: super::taps
@@ -29,7 +29,7 @@ use offload_engine::{
 use oorandom::Rand32;
 
 use super::{
-    kernel::{self, Polled},
+    kernel::{self, PolledSockets},
     taps,
 };
 use crate::{
@@ -43,14 +43,14 @@ use crate::{
 };
 
 pub(super) const EMSS: usize = 1448;
-/// Where node 1 is asked to listen.
+/// Address at which node 1 listens.
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7000);
 
-/// The way to a core in tests: a lock and a clock.
+/// Driver of a core in tests: a lock and a clock.
 pub(super) struct TestAccess {
     core: Mutex<Rnic>,
     now: Mutex<Instant>,
-    /// When the effects of the last post must be flushed.
+    /// Urgency with which the effects of the last post must be flushed.
     pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
@@ -75,13 +75,13 @@ impl TestAccess {
 struct End {
     node: usize,
     id: StreamId,
-    /// Bytes on their way to the other end.
+    /// Bytes in flight to the other end.
     in_flight: VecDeque<u8>,
-    /// Serials of lists that are not acknowledged, with the bytes of each that are not.
+    /// Serials of unacknowledged lists, with the number of unacknowledged bytes of each.
     lists: VecDeque<(u64, usize)>,
     unacknowledged: usize,
     has_fin: bool,
-    /// The FIN is not the adapter's.
+    /// True if the FIN was not sent by the adapter.
     is_fin_foreign: bool,
     fin_delivered: bool,
 }
@@ -101,7 +101,7 @@ impl End {
     }
 }
 
-/// A request of the adapter to its transport.
+/// Transport calls made by the adapter during one upcall.
 struct Io {
     now: Instant,
     room: usize,
@@ -109,7 +109,7 @@ struct Io {
     super_segment: usize,
     path_octets: usize,
     sent: Vec<(u64, Vec<Span>)>,
-    /// In the order of the calls; `true`: a reset.
+    /// Ends requested, in the order of the calls; `true`: a reset.
     ends: Vec<bool>,
 }
 
@@ -151,12 +151,12 @@ impl LlpStream for Io {
         self.room
     }
 
-    /// The pipe's lists are complete when they are delivered; it has no tail.
+    /// The pipe's lists complete when they are delivered; it has no tail.
     fn detach_tail(&mut self, _octets_max: usize) -> bool {
         false
     }
 
-    /// The pipe copies what it is given.
+    /// The pipe copies all data passed to it.
     fn detach_withdrawn(&mut self) {}
 
     fn send_outstanding(&self) -> usize {
@@ -188,7 +188,7 @@ impl GatherList for Vec<Span> {
     }
 }
 
-/// Sizes of the FPDUs of a list without markers (MPA-4.1-3).
+/// Returns the sizes of the FPDUs of a list without markers (MPA-4.1-3).
 fn fpdu_octets(list: &[Span]) -> Vec<usize> {
     let octets = to_vec(list.iter().map(Span::piece));
     let mut rest = &octets[..];
@@ -201,11 +201,11 @@ fn fpdu_octets(list: &[Span]) -> Vec<usize> {
     fpdus
 }
 
-/// The adapter of a node, on its transport.
+/// Adapter of a node, on its transport.
 enum Core {
     Pipe(Arc<TestAccess>),
-    Kernel(Arc<Polled>),
-    Tap(Box<taps::Polled>),
+    Kernel(Arc<PolledSockets>),
+    Tap(Box<taps::PolledNode>),
 }
 
 pub(super) struct Node {
@@ -228,17 +228,17 @@ impl Node {
     }
 
     fn on_kernel(config: AdapterConfig) -> Self {
-        let polled = Arc::new(Polled::new(config));
+        let polled = Arc::new(PolledSockets::new(config));
         let adapter = Adapter::new(polled.clone());
         Self { core: Core::Kernel(polled), adapter, listeners: Vec::new() }
     }
 
     fn on_tap(wire: &taps::Wire, index: usize, config: AdapterConfig) -> Self {
-        let (polled, adapter) = taps::Polled::new(wire, index, config);
+        let (polled, adapter) = taps::PolledNode::new(wire, index, config);
         Self { core: Core::Tap(Box::new(polled)), adapter, listeners: Vec::new() }
     }
 
-    /// The adapter behind the pipe.
+    /// Returns the core of the adapter on the pipe.
     pub(super) fn access(&self) -> &Arc<TestAccess> {
         match &self.core {
             Core::Pipe(access) => access,
@@ -246,15 +246,15 @@ impl Node {
         }
     }
 
-    /// The adapter on kernel sockets.
-    pub(super) fn kernel(&self) -> Option<&Polled> {
+    /// Returns the adapter on kernel sockets.
+    pub(super) fn kernel(&self) -> Option<&PolledSockets> {
         match &self.core {
             Core::Kernel(polled) => Some(polled),
             Core::Pipe(_) | Core::Tap(_) => None,
         }
     }
 
-    /// Returns whether the adapter has no object left.
+    /// True if no object of the adapter remains.
     pub(super) fn is_idle(&self) -> bool {
         match &self.core {
             Core::Pipe(access) => access.lock().is_idle(),
@@ -264,30 +264,30 @@ impl Node {
     }
 }
 
-/// The bench.
+/// Test bench of two nodes.
 pub(super) struct Bench {
     pub(super) nodes: [Node; 2],
-    /// Where node 1 is asked to listen.
+    /// Address at which node 1 listens.
     pub(super) server: SocketAddr,
     connections: Vec<[End; 2]>,
     names: Arc<AtomicU64>,
     random: Rand32,
     pub(super) now: Instant,
-    /// Bytes that an end may have unacknowledged.
+    /// Maximum unacknowledged bytes per end.
     pub(super) window: usize,
     pub(super) super_segment: usize,
     pub(super) path_octets: usize,
     pub(super) hold_acks: bool,
-    /// Nothing is delivered.
+    /// True if nothing is delivered.
     pub(super) is_cut: bool,
-    /// Flips a bit of the byte at this position of the stream toward node 1.
+    /// Position in the stream toward node 1 of a byte with a flipped bit.
     pub(super) corrupt_at: Option<u64>,
     delivered: u64,
-    /// Called when the adapter has queued a list, before its bytes are read: a writer beside the device.
+    /// Callback after the adapter has queued a list, before its bytes are read: a writer concurrent with the device.
     pub(super) after_send: Option<Box<dyn FnMut() + Send>>,
-    /// Sizes of the FPDUs of each list posted, from either node.
+    /// Sizes of the FPDUs of each posted list, per node.
     pub(super) posted: [Vec<Vec<usize>>; 2],
-    /// Slices of memory of each of these lists.
+    /// Number of memory slices of each of these lists.
     pub(super) slices: [Vec<usize>; 2],
     pub(super) connect_error: Option<ConnectError>,
 }
@@ -330,7 +330,7 @@ impl Bench {
         }
     }
 
-    /// An address of a node. On the pipe, and on the kernel's sockets, both have the same.
+    /// Returns the address of a node. On the pipe, and on kernel sockets, both nodes have the same.
     pub(super) fn address(&self, node: usize) -> IpAddr {
         match &self.nodes[node].core {
             Core::Pipe(_) | Core::Kernel(_) => self.server.ip(),
@@ -350,7 +350,7 @@ impl Bench {
         self.settle();
     }
 
-    /// Runs until nothing happens any more.
+    /// Runs until no work is left.
     pub(super) fn settle(&mut self) {
         if let [Some(a), Some(b)] = self.nodes.each_ref().map(Node::kernel) {
             return kernel::settle([a, b]);
@@ -363,7 +363,7 @@ impl Bench {
                 return;
             }
         }
-        panic!("the bench never comes to rest");
+        panic!("the bench is never idle");
     }
 
     pub(super) fn step(&mut self) -> bool {
@@ -383,7 +383,7 @@ impl Bench {
         worked
     }
 
-    /// One step in which `quiet`'s callbacks stay where they are.
+    /// Runs one step without running the callbacks of node `quiet`.
     pub(super) fn step_without_callbacks(&mut self, quiet: usize) -> bool {
         let mut worked = false;
         for node in 0..2 {
@@ -398,7 +398,7 @@ impl Bench {
         worked
     }
 
-    /// Requests of the adapter to its transport.
+    /// Serves the adapter's requests to its transport.
     fn serve_host(&mut self, node: usize) -> bool {
         let mut worked = false;
         while let Some(command) = { self.nodes[node].access().lock().next_command() } {
@@ -510,7 +510,7 @@ impl Bench {
                 write();
             }
             let state = &mut self.connections[index][end];
-            assert!(!state.has_fin, "nothing is posted behind a FIN");
+            assert!(!state.has_fin, "no list is posted after a FIN");
             let bytes = list.iter().map(Span::len).sum();
             self.posted[node].push(fpdu_octets(&list));
             self.slices[node].push(list.len());
@@ -526,7 +526,7 @@ impl Bench {
         }
     }
 
-    /// RST from `end`: both ends are gone.
+    /// Resets the connection from `end`, and releases both ends.
     pub(super) fn reset(&mut self, index: usize, end: usize) {
         for (which, event) in [(end, StreamEvent::ShutDown), (1 - end, StreamEvent::Reset)] {
             self.abort_lists(index, which);
@@ -537,8 +537,8 @@ impl Bench {
         }
     }
 
-    /// The connection at `node` is gone without a call of its own; its peer sees a reset.
-    pub(super) fn gone(&mut self, node: usize, error: ConnectError) {
+    /// Ends the connection at `node` with `error`, without a call of its own; its peer is reset.
+    pub(super) fn fail_connection(&mut self, node: usize, error: ConnectError) {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
         let state = &mut self.connections[0][end];
         state.lists.clear();
@@ -548,7 +548,7 @@ impl Bench {
         self.settle();
     }
 
-    /// The device of `node` is gone.
+    /// Simulates the loss of the device of `node`.
     pub(super) fn lose_device(&mut self, node: usize) {
         self.nodes[node].access().lock().handle_device_lost();
         self.connections.clear();
@@ -564,7 +564,7 @@ impl Bench {
         }
     }
 
-    /// Moves some bytes from `end` to the other one, or its FIN.
+    /// Delivers some bytes from `end` to the other one, or its FIN.
     fn deliver(&mut self, index: usize, end: usize) -> bool {
         if self.is_cut || self.connections[index][end].id.0 == 0 {
             return false;
@@ -609,7 +609,7 @@ impl Bench {
         true
     }
 
-    /// Acknowledges what has been delivered.
+    /// Acknowledges the delivered bytes.
     fn acknowledge(&mut self, index: usize, end: usize) {
         let state = &mut self.connections[index][end];
         if state.id.0 == 0 {
@@ -647,7 +647,7 @@ impl Bench {
         self.settle();
     }
 
-    /// Both FINs are through: the target lets go.
+    /// Releases both ends after both FINs were delivered, as the target does.
     fn release(&mut self, index: usize) -> bool {
         let ends = &self.connections[index];
         let is_over = ends.iter().all(|end| end.fin_delivered && end.id.0 != 0);
@@ -662,7 +662,7 @@ impl Bench {
         true
     }
 
-    /// Puts raw bytes into the stream from `node`, behind what it has sent.
+    /// Appends raw bytes to the stream from `node`.
     pub(super) fn inject(&mut self, node: usize, bytes: &[u8]) {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
         let state = &mut self.connections[0][end];
@@ -671,7 +671,7 @@ impl Bench {
         state.lists.push_back((0, bytes.len()));
     }
 
-    /// A FIN from `node` behind what it has sent, as from a peer whose adapter knows nothing of it.
+    /// Sends a FIN from `node` after its data, without the adapter's involvement.
     pub(super) fn close_sending(&mut self, node: usize) {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
         let state = &mut self.connections[0][end];

@@ -1,4 +1,4 @@
-//! Connecting, accepting, rejecting, disconnecting, losing.
+//! Connect, accept, reject, disconnect, and loss of connections.
 
 use std::{boxed::Box, net::SocketAddr, vec};
 
@@ -34,7 +34,7 @@ fn start_connect(
     status
 }
 
-/// A listener at one of two sides.
+/// Returns a bench with a listener and two sides.
 fn sides() -> (Bench, (Listener, Mailbox), Side, Side) {
     let mut bench = Bench::new(1);
     let listening = listen(&mut bench);
@@ -42,26 +42,26 @@ fn sides() -> (Bench, (Listener, Mailbox), Side, Side) {
     (bench, listening, active, passive)
 }
 
-/// The active side connects: its request.
+/// Connects the active side, and returns its request.
 fn request(bench: &mut Bench, mailbox: &Mailbox, active: &mut Side) -> Connector {
     assert_eq!(start_connect(bench, active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     mailbox.lock().unwrap().pop().expect("a connect event")
 }
 
-/// The passive side accepts, and has not heard what comes of it.
+/// Accepts on the passive side, without its completion.
 fn accept(bench: &mut Bench, passive: &Side, incoming: &Connector) {
     let note = passive.log.note("accept");
     assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
     bench.settle();
 }
 
-// NDK-CD-1, -2, -3, NDK-CON-2, -4, -8, -12: both consumers see the other's data, in their windows only.
+// NDK-CD-1, -2, -3, NDK-CON-2, -4, -8, -12: both consumers can read the other's data, in their windows only.
 #[test]
 pub(super) fn connection_data() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
-    let wish = ReadLimit { inbound: 3, outbound: 200 };
-    assert_eq!(start_connect(&bench, &mut active, b"caller", wish), NtStatus::PENDING);
+    let requested = ReadLimit { inbound: 3, outbound: 200 };
+    assert_eq!(start_connect(&bench, &mut active, b"caller", requested), NtStatus::PENDING);
     bench.settle();
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     let mut buffer = [0; 6];
@@ -71,8 +71,11 @@ pub(super) fn connection_data() {
     assert_eq!(incoming.connection_data(Some(&mut [0; 5])).0, NtStatus::BUFFER_TOO_SMALL);
     assert_eq!(incoming.local_address(), Some(bench.server));
     let note = passive.log.note("accept");
-    let wish = ReadLimit { inbound: 9, outbound: 9 };
-    assert_eq!(incoming.accept(&passive.qp, wish, b"callee data", None, note), NtStatus::PENDING);
+    let requested = ReadLimit { inbound: 9, outbound: 9 };
+    assert_eq!(
+        incoming.accept(&passive.qp, requested, b"callee data", None, note),
+        NtStatus::PENDING
+    );
     assert_eq!(incoming.connection_data(None).0, NtStatus::CONNECTION_INVALID);
     bench.settle();
     let connector = active.connector.clone().unwrap();
@@ -93,7 +96,7 @@ pub(super) fn connection_data() {
     assert_eq!(entries[0].local, bench.server);
 }
 
-// NDK-CON-12: inside the completion of Accept and CompleteConnect a post already works.
+// NDK-CON-12: a post works inside the completions of Accept and CompleteConnect.
 #[test]
 pub(super) fn posts_inside_the_completion() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
@@ -116,8 +119,8 @@ pub(super) fn posts_inside_the_completion() {
     }
 }
 
-// NDK-CD-5, -6, MPA-7.1.1-11, MPE-6-3: one byte too much is refused and the connector stays usable; the maximum
-// arrives, which is that of the form, or less if the adapter is to allow less.
+// NDK-CD-5, -6, MPA-7.1.1-11, MPE-6-3: one byte too much is rejected and the connector remains usable. The maximum
+// arrives: that of the message format, or the adapter's lower limit.
 #[test]
 pub(super) fn private_data_limits() {
     for (revision, private_data_max, most) in [
@@ -151,29 +154,29 @@ pub(super) fn private_data_limits() {
     }
 }
 
-// MPE-9-1, MPE-9.1-5: limits of Reads are agreed on exactly, up to the largest that 14 bits can say.
+// MPE-9-1, MPE-9.1-5: read limits are negotiated exactly, up to the largest value of 14 bits.
 #[test]
 pub(super) fn read_limits_are_exact() {
     let limits = Limits { ird_max: u32::MAX, ord_max: u32::MAX, ..Limits::default() };
-    for (wish, agreed) in
+    for (requested, agreed) in
         [(3, 3), (1_000, 1_000), (0x3ffe, 0x3ffe), (0x3fff, 0x3ffe), (u32::MAX, 0x3ffe)]
     {
         let mut bench = Bench::with(1, AdapterConfig { limits, ..Default::default() });
         let (_listener, mailbox) = listen(&mut bench);
         let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
-        let wish = ReadLimit { inbound: wish, outbound: wish };
+        let requested = ReadLimit { inbound: requested, outbound: requested };
         let agreed = ReadLimit { inbound: agreed, outbound: agreed };
-        assert_eq!(start_connect(&bench, &mut active, b"", wish), NtStatus::PENDING);
+        assert_eq!(start_connect(&bench, &mut active, b"", requested), NtStatus::PENDING);
         bench.settle();
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.connection_data(None).2, agreed);
-        assert_eq!(incoming.accept(&passive.qp, wish, b"", None, |_| {}), NtStatus::PENDING);
+        assert_eq!(incoming.accept(&passive.qp, requested, b"", None, |_| {}), NtStatus::PENDING);
         bench.settle();
         assert_eq!(active.connector.clone().unwrap().connection_data(None).2, agreed);
     }
 }
 
-// NDK-CON-1, NDK-CD-7: a rejection carries data, and the same connector and queue pair may try again.
+// NDK-CON-1, NDK-CD-7: a rejection carries data, and the same connector and queue pair may retry.
 #[test]
 pub(super) fn reject_and_retry() {
     let mut bench = Bench::new(1);
@@ -192,14 +195,14 @@ pub(super) fn reject_and_retry() {
         assert_eq!(&buffer, b"no");
         assert_eq!(incoming.close(|| {}), NtStatus::SUCCESS);
     }
-    assert_eq!(active.outcomes(), [], "the queue pair keeps what was posted");
+    assert_eq!(active.outcomes(), [], "the queue pair keeps its posted requests");
     assert_eq!(active.adapter.counters().connect_failure, 2);
-    assert_eq!(bench.connections(), 0, "both FINs went through");
+    assert_eq!(bench.connections(), 0, "closed by both FINs");
 }
 
-// NDK-CON-3, NDK-CON-5, SDK NdConnReject and NdConnClose: the active side gives up after the Reply.
+// NDK-CON-3, NDK-CON-5, SDK NdConnReject and NdConnClose: the active side aborts after the Reply.
 #[test]
-pub(super) fn active_side_gives_up() {
+pub(super) fn active_side_aborts() {
     for is_reject in [true, false] {
         let (mut bench, (_listener, mailbox), mut active, passive) = sides();
         let incoming = request(&mut bench, &mailbox, &mut active);
@@ -213,9 +216,9 @@ pub(super) fn active_side_gives_up() {
     }
 }
 
-// NDK-CON-3: the peer gives up before it is answered.
+// NDK-CON-3: the peer aborts before the reply.
 #[test]
-pub(super) fn peer_gives_up_before_the_answer() {
+pub(super) fn peer_aborts_before_reply() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let incoming = request(&mut bench, &mailbox, &mut active);
     assert_eq!(active.connector.clone().unwrap().close(|| {}), NtStatus::PENDING);
@@ -226,7 +229,7 @@ pub(super) fn peer_gives_up_before_the_answer() {
     assert_eq!(incoming.reject(b""), NtStatus::CONNECTION_ABORTED);
 }
 
-// NdkConnect, NdkListen: the errors of the transport have the statuses that are documented.
+// NdkConnect, NdkListen: errors of the transport map to the documented statuses.
 #[test]
 fn connect_errors() {
     for (error, status) in [
@@ -271,11 +274,11 @@ pub(super) fn misuse() {
     assert_eq!(connector.reject(b""), NtStatus::CONNECTION_INVALID);
 }
 
-// RFC 5044 §7.1.2 rule 10, NDK-CON-4, NDK-CON-6: every wait of start-up has its limit.
+// RFC 5044 §7.1.2 rule 10, NDK-CON-4, NDK-CON-6: every wait of start-up has a timeout.
 #[test]
 fn startup_time_limits() {
     let config = AdapterConfig::default();
-    // The Reply does not come.
+    // The Reply does not arrive.
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut active = Side::new(&bench, 0);
@@ -287,7 +290,7 @@ fn startup_time_limits() {
     bench.advance(Duration::from_millis(1));
     assert_eq!(active.log.take(), [("connect", NtStatus::IO_TIMEOUT)]);
     assert_eq!(bench.connections(), 0, "reset");
-    // The Request does not come.
+    // The Request does not arrive.
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut active = Side::new(&bench, 0);
@@ -297,7 +300,7 @@ fn startup_time_limits() {
     bench.advance(config.request_timeout);
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
     assert!(mailbox.lock().unwrap().is_empty());
-    // The first FPDU does not come; its time is that of the accept, not of the Request.
+    // The first FPDU does not arrive; its timeout is that of the accept, not of the Request.
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let incoming = request(&mut bench, &mailbox, &mut active);
     bench.advance(Duration::from_secs(5));
@@ -310,9 +313,9 @@ fn startup_time_limits() {
     assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_ABORTED);
 }
 
-// A connection whose FIN is acknowledged may wait for its peer's, and then in TIME-WAIT, for long: without its buffers.
+// A connection whose FIN is acknowledged may remain in FIN-WAIT-2 and TIME-WAIT for long: its buffers are freed.
 #[test]
-fn a_connection_that_is_over_holds_no_buffers() {
+fn closed_connection_frees_buffers() {
     let mut bench = Bench::new(1);
     let (active, _passive) = connected(&mut bench);
     let state = |bench: &Bench| std::format!("{:?}", bench.nodes[0].access().lock());
@@ -321,7 +324,7 @@ fn a_connection_that_is_over_holds_no_buffers() {
     assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
     bench.settle();
     assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)]);
-    assert_eq!(bench.connections(), 1, "the peer has not ended its side");
+    assert_eq!(bench.connections(), 1, "the peer has not closed its side");
     let state = state(&bench);
     assert!(state.contains("Ended") && !state.contains("Transmitter"), "{state}");
 }
@@ -343,7 +346,11 @@ pub(super) fn disconnect() {
     assert_eq!(active.qp.send(5, data, OpFlags::empty()), Err(NtStatus::CONNECTION_INVALID));
     bench.settle();
     assert_eq!(active.outcomes(), [(4, NtStatus::SUCCESS), (1, NtStatus::CANCELLED)]);
-    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)], "no event for oneself");
+    assert_eq!(
+        active.log.take(),
+        [("disconnect", NtStatus::SUCCESS)],
+        "no event for the disconnecting side"
+    );
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
     assert_eq!(passive.outcomes(), [(2, NtStatus::SUCCESS)], "3 is not flushed");
     // NDK-CON-11: the peer has flushed, and would place no message.
@@ -368,7 +375,7 @@ pub(super) fn disconnect() {
     }
 }
 
-// NDK-DISC-5: reads that wait for responses are cancelled by a disconnect.
+// NDK-DISC-5: a disconnect cancels reads that wait for responses.
 #[test]
 fn disconnect_cancels_reads() {
     let mut bench = Bench::new(4);
@@ -393,7 +400,7 @@ fn disconnect_cancels_reads() {
     }
 }
 
-// NDK-DISC-1: the peer resets while the disconnect is under way.
+// NDK-DISC-1: the peer resets while the disconnect is pending.
 #[test]
 fn reset_during_disconnect() {
     let mut bench = Bench::new(4);
@@ -411,7 +418,7 @@ fn reset_during_disconnect() {
     assert_eq!(bench.connections(), 0);
 }
 
-// NDK-DISC-3: as NDSPI programs expect it, on wish.
+// NDK-DISC-3: optional behavior, as expected by NDSPI programs.
 #[test]
 pub(super) fn flush_on_peer_close() {
     let config = AdapterConfig { flush_on_peer_close: true, ..AdapterConfig::default() };
@@ -425,7 +432,8 @@ pub(super) fn flush_on_peer_close() {
     assert_eq!(bench.connections(), 0);
 }
 
-// NDK-DISC-3, -4, NDK-LIFE-11: a connector closed without a disconnect resets; the peer is flushed, then its event.
+// NDK-DISC-3, -4, NDK-LIFE-11: closing a connector without a disconnect resets; the peer is flushed, then its event is
+// called.
 #[test]
 pub(super) fn abortive_close() {
     let mut bench = Bench::new(1);
@@ -443,9 +451,9 @@ pub(super) fn abortive_close() {
     assert_eq!(bench.connections(), 0);
 }
 
-// The connection ends where no call of its own can say so: its peer has not answered, or the host stack has lost it.
+// The connection ends without a call of the consumer: its peer does not respond, or the host stack has lost it.
 #[test]
-fn connections_that_are_gone() {
+fn lost_connections_are_reported() {
     for (error, reason) in [
         (ConnectError::TimedOut, DisconnectReason::NO_ANSWER),
         (ConnectError::Aborted, DisconnectReason(0x2001)),
@@ -453,7 +461,7 @@ fn connections_that_are_gone() {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
         active.receive(1, 0, 1);
-        bench.gone(0, error);
+        bench.fail_connection(0, error);
         assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
         assert_eq!(active.log.take(), [("disconnect event", NtStatus(reason.0))]);
         assert!(!active.qp.is_connected());
@@ -462,9 +470,9 @@ fn connections_that_are_gone() {
     }
 }
 
-// The device is gone: everything that is pending ends with that reason, and nothing new begins.
+// Loss of the device: all pending requests end with that reason, and new ones are rejected.
 #[test]
-fn a_lost_device_ends_everything() {
+fn device_loss_ends_all_requests() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mut connecting = Side::new(&bench, 0);
@@ -495,7 +503,7 @@ fn a_lost_device_ends_everything() {
     assert_eq!(status, NtStatus::DEVICE_REMOVED);
 }
 
-// NDK-FL-1, -3, -4: flush on a queue pair that never was connected, and on one that is.
+// NDK-FL-1, -3, -4: flush on a queue pair that was never connected, and on a connected one.
 #[test]
 pub(super) fn flush() {
     let mut bench = Bench::new(1);
@@ -517,7 +525,7 @@ pub(super) fn flush() {
     bench.settle();
     assert!(!active.qp.is_connected() && !passive.qp.is_connected());
     assert_eq!(active.qp.stats().flushed, 2);
-    // NDK-DISC-4: the end is this side's own, so the event is the peer's alone.
+    // NDK-DISC-4: this side ended the connection, so only the peer gets an event.
     assert_eq!(active.log.take(), []);
     assert_eq!(passive.log.take(), [("disconnect event", RESET)]);
 }
@@ -539,9 +547,9 @@ pub(super) fn pause() {
     assert_eq!(mailbox.lock().unwrap().len(), 1);
 }
 
-// RDM-8.1.1-8, SEC-6.4.6-1: a peer that overruns a completion queue harms no connection on another queue.
+// RDM-8.1.1-8, SEC-6.4.6-1: a peer that overruns a completion queue does not affect connections on other queues.
 #[test]
-pub(super) fn an_overrun_leaves_other_queues_alone() {
+pub(super) fn overrun_does_not_affect_other_queues() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut pairs = [0, 1].map(|_| (Side::new(&bench, 0), Side::new(&bench, 1)));
@@ -570,9 +578,9 @@ pub(super) fn an_overrun_leaves_other_queues_alone() {
     assert!(other.qp.is_connected() && good.qp.is_connected());
 }
 
-// NDK-CQ-13: the overrun of a queue ends the connections on it.
+// NDK-CQ-13: the overrun of a queue terminates the connections on it.
 #[test]
-pub(super) fn overrun_dooms_queue_pairs() {
+pub(super) fn overrun_terminates_connections() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let idle =
@@ -598,10 +606,10 @@ pub(super) fn overrun_dooms_queue_pairs() {
     let connector = passive.adapter.create_connector().unwrap();
     let remote = bench.server;
     let status = connector.connect(&idle, None, remote, LIMITS, b"", passive.log.note("connect"));
-    assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "nobody would hear of its completions");
+    assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "its completions would be lost");
 }
 
-// NDK-CQ-13: the overrun of a queue ends the connects on it, and it is not the peer that refuses them.
+// NDK-CQ-13: the overrun of a queue aborts the connects on it, and is not reported as a refusal by the peer.
 #[test]
 pub(super) fn overrun_aborts_connects() {
     let mut bench = Bench::new(1);
@@ -614,15 +622,15 @@ pub(super) fn overrun_aborts_connects() {
     let status = connector.connect(&other, None, remote, LIMITS, b"", active.log.note("connect"));
     assert_eq!(status, NtStatus::PENDING);
     bench.settle();
-    assert_eq!(mailbox.lock().unwrap().len(), 1, "the peer has not answered yet");
+    assert_eq!(mailbox.lock().unwrap().len(), 1, "the peer has not replied yet");
     active.cq.resize(2).unwrap();
     for n in 0..4 {
         passive.receive(n, 0, 1);
         active.send(n, 0, 1);
     }
     bench.settle();
-    let told = active.log.take();
-    assert!(told.contains(&("connect", NtStatus::CONNECTION_ABORTED)), "{told:?}");
+    let events = active.log.take();
+    assert!(events.contains(&("connect", NtStatus::CONNECTION_ABORTED)), "{events:?}");
     assert_eq!(active.adapter.counters().cq_error, 1);
 }
 
@@ -648,8 +656,8 @@ pub(super) fn disconnect_inside_the_event() {
     assert_eq!(bench.connections(), 0);
 }
 
-// RFC 6581 §9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none (revision 1 has
-// none): then Accept waits for the first message, and nothing is sent before it.
+// RFC 6581 §9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (consumes a receive), and none (revision 1 has
+// none). Without RTR Accept waits for the first message, and nothing is sent before it.
 #[test]
 pub(super) fn ready_to_receive() {
     let none = RtrSet::NONE;
@@ -658,7 +666,7 @@ pub(super) fn ready_to_receive() {
     let (one, two) = (Revision::One, Revision::Two);
     for (revision, rtr) in [(two, none), (two, write), (two, read), (two, send), (one, write)] {
         let mut bench = Bench::with(1, AdapterConfig { revision, rtr, ..AdapterConfig::default() });
-        // Revision 1 has no word for it (MPE-6-1).
+        // Revision 1 cannot encode it (MPE-6-1).
         let rtr = if revision == one { none } else { rtr };
         let (_listener, mailbox) = listen(&mut bench);
         let mut active = Side::new(&bench, 0);
@@ -677,7 +685,7 @@ pub(super) fn ready_to_receive() {
         assert_eq!(passive.qp.is_connected(), rtr != none);
         let by_rtr = usize::from(rtr.send);
         assert_eq!(passive.outcomes().len(), by_rtr, "a Send is a message like any other");
-        // Reads and sends go on with the numbers behind the RTR's.
+        // Reads and sends continue with the numbers after the RTR's.
         let source = passive.sge(0, 10);
         active.send(3, 0, 10);
         let sink = active.sge(0, 10);
@@ -686,6 +694,6 @@ pub(super) fn ready_to_receive() {
         assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS), (4, NtStatus::SUCCESS)]);
         assert_eq!(passive.outcomes(), [(1 + by_rtr as u64, NtStatus::SUCCESS)]);
         assert!(passive.qp.is_connected());
-        assert_eq!(active.qp.stats().reads, 1, "the RTR is not the consumer's");
+        assert_eq!(active.qp.stats().reads, 1, "the RTR does not count");
     }
 }

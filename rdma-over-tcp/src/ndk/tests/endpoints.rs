@@ -1,4 +1,4 @@
-//! Shared endpoints, and what management sees of endpoints and connections.
+//! Shared endpoints, and the management entries of endpoints and connections.
 
 use std::{
     net::SocketAddr,
@@ -12,16 +12,16 @@ use super::{
 };
 use crate::ndk::{Adapter, Connector, NtStatus, SharedEndpoint};
 
-/// What the creation of an endpoint has come to.
+/// Creates a shared endpoint and returns the result of its completion.
 pub(super) fn create(
     bench: &mut Bench,
     adapter: &Adapter,
     local: SocketAddr,
 ) -> Result<SharedEndpoint, NtStatus> {
     let outcome = Arc::new(Mutex::new(None));
-    let told = outcome.clone();
+    let result = outcome.clone();
     let status =
-        adapter.create_shared_endpoint(local, move |made| *told.lock().unwrap() = Some(made));
+        adapter.create_shared_endpoint(local, move |made| *result.lock().unwrap() = Some(made));
     if status != NtStatus::PENDING {
         return Err(status);
     }
@@ -44,8 +44,8 @@ fn connect(
     (connector, status)
 }
 
-// NDK-EP-1, -2, -3, -4: one local address for connections to several peers, and in use until the last of them, and the
-// endpoint, are closed.
+// NDK-EP-1, -2, -3, -4: one local address for connections to several peers. It is in use until the last of them, and
+// the endpoint, are closed.
 #[test]
 pub(super) fn shared_endpoints() {
     let mut bench = Bench::new(1);
@@ -69,13 +69,13 @@ pub(super) fn shared_endpoints() {
     assert_eq!(status, NtStatus::ADDRESS_ALREADY_EXISTS);
     for mailbox in [mailbox, other_mailbox] {
         let incoming = mailbox.lock().unwrap().pop().expect("a connect event");
-        assert_eq!(incoming.peer_address(), Some(local), "both come from there");
+        assert_eq!(incoming.peer_address(), Some(local), "both use the endpoint's address");
         assert_eq!(incoming.reject(b""), NtStatus::SUCCESS);
     }
     bench.settle();
     assert_eq!(sides[0].log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
     assert_eq!(sides[1].log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
-    // A connect that has failed lets the endpoint go; one that is under way holds it (NDK-LIFE-5, -10).
+    // A failed connect releases the endpoint; a pending one references it (NDK-LIFE-5, -10).
     assert_eq!(third.close(|| {}), NtStatus::SUCCESS);
     let status =
         third.connect_with_shared_endpoint(&sides[2].qp, &endpoint, first, LIMITS, b"", |_| {});
@@ -100,10 +100,11 @@ pub(super) fn shared_endpoints() {
     assert_eq!(log.take(), [("closed", NtStatus::SUCCESS)]);
     assert_eq!(endpoint.local_address(), None);
     assert_eq!(other.close(|| {}), NtStatus::SUCCESS);
-    assert!(create(&mut bench, &adapter, local).is_ok(), "free again");
+    assert!(create(&mut bench, &adapter, local).is_ok(), "address is free again");
 }
 
-// NDK-MGT-1, SDK idea 18: two entries for each connection and each endpoint, the odd ones of TCP and without an owner.
+// NDK-MGT-1, SDK idea 18: two entries for each connection and each endpoint. The odd ones are those of TCP and have no
+// owner.
 #[test]
 pub(super) fn management() {
     let mut bench = Bench::new(1);
@@ -129,9 +130,9 @@ pub(super) fn management() {
     bench.settle();
     let endpoints = adapter.local_endpoints();
     assert!(endpoints.mapped_to_tcp_local_endpoints);
-    let told: Vec<_> =
+    let rows: Vec<_> =
         endpoints.entries.iter().map(|it| (it.local.port(), it.listener, it.owner_pid)).collect();
     let pid = std::process::id();
     let port = local.port();
-    assert_eq!(told, [(7007, true, pid), (7007, true, 0), (port, false, pid), (port, false, 0)]);
+    assert_eq!(rows, [(7007, true, pid), (7007, true, 0), (port, false, pid), (port, false, 0)]);
 }

@@ -1,4 +1,4 @@
-//! Every error: the Terminate that travels, and the statuses on both sides.
+//! Every error: the Terminate sent, and the statuses on both sides.
 
 use std::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::{
     rdmap::{ReadRequest, SendKind, read_request_header, read_response_header, send_header},
 };
 
-/// The view of both sides after an error of `active` that `passive` detects.
+/// Asserts the outcome on both sides of an error of `active` that `passive` detects.
 fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, code: u32) {
     bench.settle();
     assert_eq!(
@@ -23,7 +23,7 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, code: u32
         [("disconnect event", NtStatus(0x3_0000 | code))],
         "the peer's Terminate"
     );
-    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(code))], "found here");
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(code))], "detected here");
     assert_eq!(passive.qp.stats().terminates_out, 1);
     assert_eq!(active.qp.stats().terminates_in, 1);
     assert!(!active.qp.is_connected() && !passive.qp.is_connected());
@@ -33,13 +33,13 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, code: u32
     }
 }
 
-/// Nothing of `side`'s memory has changed.
+/// Asserts that the memory of `side` is unchanged.
 fn assert_untouched(side: &Side) {
     assert!(side.content(0, BUFFER).iter().all(|byte| *byte == 0));
 }
 
-// NDK-ERR-1, -2, RDM-8.1.1-1, -2, RDM-7.1-3: writes that must not be. The write is large, so that the
-// Terminate finds it under way; the victim's receive is CANCELLED.
+// NDK-ERR-1, -2, RDM-8.1.1-1, -2, RDM-7.1-3: invalid writes. The write is large, so that the Terminate arrives while it
+// is in flight; the victim's receive is CANCELLED.
 #[test]
 fn remote_write_violations() {
     type Change = fn(&Side, &mut Sge);
@@ -55,7 +55,7 @@ fn remote_write_violations() {
             target.token = mr.remote_token();
         }),
     ];
-    // When the Terminate arrives the request after the failed one has not begun, or is sent and not acknowledged.
+    // When the Terminate arrives, the request after the failed one has not begun, or is sent and not acknowledged.
     let paths = |case| [(64 * 1024, false), (1 << 20, true)].map(|path| (case, path));
     for ((code, change), path) in cases.into_iter().flat_map(paths) {
         let mut bench = Bench::new(1);
@@ -104,7 +104,7 @@ fn foreign_protection_domain() {
     }
 }
 
-// RDM-7.2-3, RDM-7.1-4: reads that must not be, each with its code.
+// RDM-7.2-3, RDM-7.1-4: invalid reads, each with its code.
 #[test]
 pub(super) fn remote_read_violations() {
     type Change = fn(&Side, &mut Sge);
@@ -129,13 +129,13 @@ pub(super) fn remote_read_violations() {
         active.qp.read(3, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
         assert_terminated(&mut bench, &active, &passive, code);
         let outcomes = active.outcomes();
-        // The first response may be overtaken by the Terminate, which abandons what was not sent.
+        // The Terminate may overtake the first response, and abandons unsent data.
         assert!(matches!(outcomes[0], (1, NtStatus::SUCCESS | NtStatus::CANCELLED)));
         assert_eq!(outcomes[1..], [(2, NtStatus::ACCESS_VIOLATION), (3, NtStatus::CANCELLED)]);
     }
 }
 
-// RDM-5.2.1-6: an empty read, or write, of nowhere is fine.
+// RDM-5.2.1-6: an empty read or write is valid at any address.
 #[test]
 pub(super) fn empty_accesses_are_not_checked() {
     let mut bench = Bench::new(1);
@@ -163,7 +163,7 @@ pub(super) fn receive_too_short() {
     assert_untouched(&passive);
 }
 
-// NDK-ERR-4: no receive is posted; a send that is still under way fails with IO_TIMEOUT.
+// NDK-ERR-4: no receive is posted; an incomplete send fails with IO_TIMEOUT.
 #[test]
 pub(super) fn no_receive_posted() {
     let mut bench = Bench::new(1);
@@ -189,7 +189,7 @@ pub(super) fn invalidation_refused() {
     }
 }
 
-// NDK-MEM-17, NDK-WR-5: bad entries of one's own: the request fails, the connection ends.
+// NDK-MEM-17, NDK-WR-5: invalid local entries fail the request, and the connection ends.
 #[test]
 pub(super) fn local_protection() {
     type Post = fn(&Side, &Side, Sge);
@@ -216,7 +216,7 @@ pub(super) fn local_protection() {
         let outcomes = [(1, NtStatus::ACCESS_VIOLATION), (2, NtStatus::CANCELLED)];
         assert_eq!(active.outcomes(), outcomes);
         assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x3_0000))]);
-        // NDK-DISC-7: not the value of an end in order.
+        // NDK-DISC-7: differs from the value of an orderly close.
         let own = NtStatus(DisconnectReason::LOCAL.0);
         assert_eq!(active.log.take(), [("disconnect event", own)]);
         assert_eq!((active.qp.stats().terminates_out, passive.qp.stats().terminates_in), (1, 1));
@@ -236,7 +236,7 @@ pub(super) fn sink_without_local_write() {
     assert_terminated(&mut bench, &active, &passive, 0x1000);
     assert_eq!(passive.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     assert_untouched(&passive);
-    // A read fails before the peer hears of it.
+    // A read fails before its request is sent.
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mr = active.pd.create_mr(false).unwrap();
@@ -250,7 +250,7 @@ pub(super) fn sink_without_local_write() {
     assert!(!passive.qp.is_connected());
 }
 
-// MPA-8-5, -6: damage is found before anything is placed; the Terminate says 2/0/02.
+// MPA-8-5, -6: corruption is detected before any data is placed; the Terminate contains 2/0/02.
 #[test]
 fn damaged_fpdu() {
     for at in [2, 20, 300, 1443, 1446] {
@@ -287,7 +287,7 @@ fn read_request(msn: u32, side: &Side, octets: u32) -> Vec<u8> {
     fpdu(&read_request_header(Msn(msn), &request), &[])
 }
 
-// RDM-6.1-3, RDM-7.2-1, DDP-7.1-1: a peer that breaks the rules on the wire.
+// RDM-6.1-3, RDM-7.2-1, DDP-7.1-1: a peer that violates the protocol.
 #[test]
 fn protocol_violations() {
     type Make = fn(&Side) -> Vec<u8>;
@@ -295,7 +295,7 @@ fn protocol_violations() {
         // A message number, and an offset, out of order.
         (0x1203, |_| fpdu(&send_header(true, SendKind::Plain, Msn(7), 0), b"x")),
         (0x1204, |_| fpdu(&send_header(true, SendKind::Plain, Msn(1), 4), b"x")),
-        // A response that nobody asked for.
+        // A response without a request.
         (0x0206, |_| fpdu(&read_response_header(true, Stag(5), TaggedOffset(0)), b"x")),
         // Opcode 15, and RDMAP version 2.
         (0x0206, |_| fpdu(&[&[0x41, 0x4f][..], &[0; 16]].concat(), b"")),
@@ -316,14 +316,14 @@ fn protocol_violations() {
     }
 }
 
-// RDM-6.1-3, RDM-5.2.2-2: one Read more than agreed, which need not be a power of two.
+// RDM-6.1-3, RDM-5.2.2-2: one Read over the agreed limit, which need not be a power of two.
 #[test]
 fn too_many_inbound_reads() {
     for allowed in [1, 3, 4, 5] {
         let mut bench = Bench::new(1);
         let few = ReadLimit { inbound: allowed, outbound: 1 };
         let (active, passive) = connected_with(&mut bench, LIMITS, few);
-        bench.window = 0; // no response can go out
+        bench.window = 0; // no response can be sent
         let requests: Vec<u8> =
             (1..=allowed).flat_map(|msn| read_request(msn, &passive, 1)).collect();
         bench.inject(0, &requests);
@@ -336,7 +336,7 @@ fn too_many_inbound_reads() {
     }
 }
 
-// RDM-8.1.1-4: a right revoked while a read is served ends the stream, not the protection.
+// RDM-8.1.1-4: a right revoked while a read is served terminates the stream; the memory stays protected.
 #[test]
 fn revoked_before_the_response() {
     let mut bench = Bench::new(1);
@@ -354,7 +354,7 @@ fn revoked_before_the_response() {
     assert_eq!(active.qp.stats().terminates_in, 1);
 }
 
-// A Terminate that is not answered by a FIN: the connection is reset after the time limit.
+// A Terminate that is not followed by the peer's FIN: the connection is reset after the time limit.
 #[test]
 fn terminate_time_limit() {
     let mut bench = Bench::new(1);
@@ -371,7 +371,7 @@ fn terminate_time_limit() {
     assert_eq!(passive.log.take(), [("disconnect event", RESET)]);
 }
 
-// A peer's input never panics, whatever it is: ULPDUs of noise in good FPDUs, and noise instead of FPDUs.
+// A peer's input never panics: ULPDUs of random bytes in valid FPDUs, and random bytes instead of FPDUs.
 #[test]
 fn noise() {
     for seed in 0..300 {
@@ -384,7 +384,7 @@ fn noise() {
         for _ in 0..20 {
             let mut header: Vec<u8> =
                 (0..random.rand_range(1..80)).map(|_| random.rand_u32() as u8).collect();
-            // Mostly with good versions and small numbers, to get beyond the first checks.
+            // Mostly with valid versions and small numbers, to pass the first checks.
             if random.rand_range(0..10) > 0 {
                 header[0] = header[0] & 0xc0 | 1;
                 header.iter_mut().skip(1).take(1).for_each(|octet| *octet = *octet & 0x0f | 0x40);
@@ -394,7 +394,7 @@ fn noise() {
             bench.inject(0, &bytes);
         }
         bench.settle();
-        // Either nothing was wrong yet, or one of the sides has said so, once.
+        // Either no error has occurred yet, or exactly one side has reported it.
         let stats = passive.qp.stats();
         let terminates = stats.terminates_out + stats.terminates_in;
         assert_eq!(terminates, u64::from(!passive.qp.is_connected()), "seed {seed}");

@@ -1,4 +1,4 @@
-//! Atomics and immediate data (RFC 7306): what they do, in which order, and every error of theirs.
+//! Atomics and immediate data (RFC 7306): effects, order, and all their errors.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
@@ -26,7 +26,7 @@ fn on() -> AdapterConfig {
     AdapterConfig { rfc7306: true, ..AdapterConfig::default() }
 }
 
-/// Two sides that use RFC 7306, and a token of the passive one's buffer that atomics may use.
+/// Connects two sides that use RFC 7306. Returns them with a token of the passive buffer for atomics.
 fn extended(bench: &mut Bench) -> (Side, Side, u32) {
     let (active, passive) = connected(bench);
     let token = atomic_token(&passive);
@@ -47,7 +47,7 @@ fn set_word(side: &Side, offset: usize, value: u64) {
     side.buffer.word(offset).unwrap().store(value, Ordering::Release);
 }
 
-/// Posts an atomic on the word of `passive` at `offset`, whose outcome goes to the word of `active` at `sink`.
+/// Posts an atomic on the word of `passive` at `offset`; its result is placed in the word of `active` at `sink`.
 fn atomic(
     (active, passive): (&Side, &Side),
     token: u32,
@@ -64,12 +64,12 @@ fn add(add: u64) -> AtomicOperation {
     AtomicOperation::FetchAdd { add, mask: 0 }
 }
 
-/// The reason of an end by the peer's Terminate.
+/// Reason of a connection end by the peer's Terminate.
 const fn of_peer(code: u32) -> NtStatus {
     NtStatus(0x3_0000 | code)
 }
 
-// EXT-5-2, EXT-5.2.1-3, EXT-5.2.2-2: each operation, its outcome here and there, in numbers of the machine.
+// EXT-5-2, EXT-5.2.1-3, EXT-5.2.2-2: each operation, and its results on both sides, in native byte order.
 #[test]
 pub(super) fn operations() {
     let mut bench = Bench::with(1, on());
@@ -101,15 +101,15 @@ pub(super) fn operations() {
     assert!(results.iter().all(|result| result.bytes_transferred == 8));
     let outcomes = [0, 8, 16, 24, 32].map(|sink| word(&active, sink));
     assert_eq!(outcomes, [40, 42, 7, 7, 0xffff_ffff]);
-    assert_eq!(word(&passive, 64), 0, "no carry leaves the lower half");
+    assert_eq!(word(&passive, 64), 0, "no carry beyond the lower half");
     assert_eq!((word(&passive, 56), word(&passive, 72)), (0, 0));
-    assert_eq!(passive.outcomes(), [], "EXT-5.2.1-1: the peer's consumer is not told");
+    assert_eq!(passive.outcomes(), [], "EXT-5.2.1-1: the peer's consumer is not notified");
     let (ours, theirs) = (active.qp.stats(), passive.qp.stats());
     assert_eq!((ours.atomics, theirs.atomic_responses, theirs.read_responses), (5, 5, 0));
 }
 
-// EXT-6.3-1, NDK-RES-2: immediate data takes a receive and is in its completion; nothing is placed. It comes behind
-// the Write before it.
+// EXT-6.3-1, NDK-RES-2: immediate data consumes a receive and is in its completion; nothing is placed. It arrives after
+// the preceding Write.
 #[test]
 fn immediate_data() {
     let mut bench = Bench::with(2, on());
@@ -150,7 +150,7 @@ fn immediate_data() {
     assert_eq!((active.qp.stats().immediates, passive.qp.stats().receives), (2, 3));
 }
 
-// EXT-6.3-1, NDK-CQ-8: with Solicited Event it wakes who waits for that.
+// EXT-6.3-1, NDK-CQ-8: with Solicited Event it satisfies a SOLICITED arm.
 #[test]
 pub(super) fn solicited_immediate_data() {
     let mut bench = Bench::with(3, on());
@@ -167,8 +167,8 @@ pub(super) fn solicited_immediate_data() {
     }
 }
 
-// EXT-5.2-1, EXT-5.4-1, RDM-6.1-2, NDK-FEN-1: atomics are numbered with Reads, share their limit, and are answered in
-// one order with them; a fence waits for them.
+// EXT-5.2-1, EXT-5.4-1, RDM-6.1-2, NDK-FEN-1: atomics share message numbers, limit and response order with Reads; a
+// fence waits for them.
 #[test]
 fn atomics_and_reads_share_a_queue() {
     for outbound in [1, 2, 16] {
@@ -204,14 +204,14 @@ fn atomics_and_reads_share_a_queue() {
     }
 }
 
-// EXT-5.2.2-1, RDM-6.1-3: more requests than agreed, atomics counted.
+// EXT-5.2.2-1, RDM-6.1-3: requests over the agreed limit, including atomics.
 #[test]
 fn too_many_inbound_atomics() {
     let mut bench = Bench::with(4, on());
     let few = ReadLimit { inbound: 2, outbound: 2 };
     let (active, passive) = connected_with(&mut bench, LIMITS, few);
     let token = atomic_token(&passive);
-    bench.window = 0; // no response can go out
+    bench.window = 0; // no response can be sent
     bench.inject(0, &[request(1, &passive, token, 0), request(2, &passive, token, 0)].concat());
     bench.settle();
     assert!(passive.qp.is_connected());
@@ -223,14 +223,14 @@ fn too_many_inbound_atomics() {
     assert_eq!(word(&passive, 0), 0);
 }
 
-/// The FPDU of a FetchAdd of 1.
+/// Returns the FPDU of a FetchAdd of 1.
 fn request(msn: u32, side: &Side, token: u32, offset: u64) -> Vec<u8> {
     let offset = TaggedOffset(side.buffer.address() + offset);
     let request = AtomicRequest { operation: add(1), identifier: 5, stag: Stag(token), offset };
     fpdu(&atomic_request_header(Msn(msn), &request), &[])
 }
 
-// EXT-5.1-1, EXT-8.1-1, EXT-8.2-1, RDM-7.2-3: atomics that must not be, each with its code; the memory is untouched.
+// EXT-5.1-1, EXT-8.1-1, EXT-8.2-1, RDM-7.2-3: invalid atomics, each with its code; the memory is unchanged.
 #[test]
 pub(super) fn violations() {
     type Change = fn(&Side, &mut u64, &mut u32);
@@ -248,7 +248,7 @@ pub(super) fn violations() {
         }),
         (0x0207, |_, address, _| *address += 4),
         (0x0207, |_, address, _| *address += 1),
-        // Aligned by its offset, not in memory.
+        // Aligned by its offset, but not in memory.
         (0x0207, |side, address, token| {
             let mr = side.pd.create_mr(false).unwrap();
             let buffer = side.buffer.at_address(4);
@@ -277,7 +277,7 @@ pub(super) fn violations() {
     }
 }
 
-// EXT-5.4-1, RDM-8.1.1-4: a right that is revoked while an atomic waits for its turn.
+// EXT-5.4-1, RDM-8.1.1-4: a right is revoked while an atomic is queued.
 #[test]
 fn revoked_before_its_turn() {
     let mut bench = Bench::with(5, on());
@@ -296,9 +296,10 @@ fn revoked_before_its_turn() {
     assert_eq!((active.qp.stats().terminates_in, word(&passive, 0)), (1, 0));
 }
 
-// EXT-5.4-1: an atomic without the right ends the connection when it arrives, though its response could not leave yet.
+// EXT-5.4-1: an atomic without the right terminates the connection on arrival, even if its response could not be sent
+// yet.
 #[test]
-fn found_on_arrival() {
+fn missing_right_is_detected_on_arrival() {
     let mut bench = Bench::with(5, on());
     let (_active, passive) = connected(&mut bench);
     bench.window = 0;
@@ -307,10 +308,10 @@ fn found_on_arrival() {
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x0102))]);
 }
 
-// EXT-8.1-1: the Terminate has the length and the DDP header of the Atomic Request, which say whose it is, and no RDMAP
-// header; at its arrival as in its turn.
+// EXT-8.1-1: the Terminate contains the length and the DDP header of the Atomic Request, which identify it, and no
+// RDMAP header. This holds for errors found on arrival and during processing.
 #[test]
-fn terminates_name_the_request() {
+fn terminate_identifies_request() {
     for is_revoked in [false, true] {
         let mut bench = Bench::with(6, on());
         let (active, passive, token) = extended(&mut bench);
@@ -318,7 +319,7 @@ fn terminates_name_the_request() {
         mr.register(&passive.buffer, 0, BUFFER, ATOMIC).unwrap();
         let wrong = if is_revoked { mr.remote_token() } else { passive.mr.remote_token() };
         let tokens = if is_revoked { [wrong, wrong, wrong] } else { [token, wrong, token] };
-        // The peer cannot answer until the right is gone, but has all three.
+        // The peer cannot respond before the right is revoked, but has received all three.
         bench.is_cut = true;
         for (context, token) in (0..).zip(tokens) {
             atomic((&active, &passive), token, context, (0, 0), add(1));
@@ -343,7 +344,7 @@ fn terminates_name_the_request() {
     }
 }
 
-// EXT-5.2.1-2, EXT-5.2.2-2, EXT-6.3-2: messages that break the rules, each with its code.
+// EXT-5.2.1-2, EXT-5.2.2-2, EXT-6.3-2: messages that violate the protocol, each with its code.
 #[test]
 fn wrong_messages() {
     type Make = fn(&Side, u32) -> Vec<u8>;
@@ -392,7 +393,7 @@ fn wrong_messages() {
     }
 }
 
-// EXT-5.2.2-2: responses that fit no request: another identifier, number, kind, or none outstanding.
+// EXT-5.2.2-2: responses that match no request: another identifier, number or type, or none outstanding.
 #[test]
 fn wrong_responses() {
     let response = |msn, identifier| {
@@ -410,7 +411,7 @@ fn wrong_responses() {
         let mut bench = Bench::with(u64::from(code), on());
         let (active, passive, token) = extended(&mut bench);
         let address = passive.buffer.address();
-        // The answer lies before that of the peer's adapter.
+        // This response arrives before that of the peer's adapter.
         bench.is_cut = true;
         let (sge, none) = (active.sge(0, 8), OpFlags::empty());
         match is_read {
@@ -429,7 +430,7 @@ fn wrong_responses() {
     }
 }
 
-// NDK-MEM-17: the place of the outcome must be writable here.
+// NDK-MEM-17: the result's memory must allow local write.
 #[test]
 fn results_need_local_write() {
     for is_revoked in [false, true] {
@@ -455,7 +456,7 @@ fn results_need_local_write() {
     }
 }
 
-// Posts that are refused leave nothing: without RFC 7306, without Reads, with a result of another length.
+// Rejected posts have no effect: without RFC 7306, without Reads, with a result of another length.
 #[test]
 pub(super) fn refused_posts() {
     let mut bench = Bench::new(7);
@@ -465,7 +466,7 @@ pub(super) fn refused_posts() {
     assert_eq!(fetch_add(&active, sge), Err(NtStatus::NOT_SUPPORTED));
     let immediate = active.qp.immediate(1, [0; 8], OpFlags::empty());
     assert_eq!(immediate, Err(NtStatus::NOT_SUPPORTED));
-    assert_eq!(active.qp.allow_extensions(true), Err(NtStatus::INVALID_PARAMETER), "too late");
+    assert_eq!(active.qp.allow_extensions(true), Err(NtStatus::INVALID_PARAMETER), "connected");
 
     let mut bench = Bench::with(8, on());
     let none = ReadLimit { inbound: 0, outbound: 0 };
@@ -487,8 +488,7 @@ pub(super) fn refused_posts() {
     assert_eq!(active.outcomes(), []);
 }
 
-// A queue pair that does without RFC 7306 takes each of its messages for an unexpected opcode, whatever else is wrong
-// with it.
+// A queue pair without RFC 7306 treats each of its messages as an unexpected opcode, regardless of other errors.
 #[test]
 fn unexpected_extensions() {
     let response = AtomicResponse { identifier: 1, original: 0 };
@@ -512,8 +512,8 @@ fn unexpected_extensions() {
     }
 }
 
-// Each queue pair can be told by itself, before it is connected. One that sends what the other does without gets the
-// Terminate, and the request that caused it fails.
+// Extensions can be enabled per queue pair before it is connected. A message that the peer does not support is answered
+// by a Terminate, and its request fails.
 #[test]
 pub(super) fn one_side_allows_extensions() {
     let mut bench = Bench::new(9);
@@ -528,7 +528,7 @@ pub(super) fn one_side_allows_extensions() {
     assert_eq!(active.log.take(), [("disconnect event", of_peer(0x0206))]);
 }
 
-// NDK-FL-1: atomics that wait for others are flushed, with those that were sent.
+// NDK-FL-1: queued atomics are flushed together with those already sent.
 #[test]
 fn flushed_atomics() {
     let mut bench = Bench::with(10, on());
@@ -573,21 +573,21 @@ pub(super) fn immediate_data_without_a_receive() {
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x1202))]);
 }
 
-/// Atomics of the peer beside local ones.
+/// Number of peer atomics executed concurrently with local ones.
 const ATOMICS: u64 = 200_000;
 
-/// Says that it is over when it goes.
-struct Over<'a>(&'a AtomicBool);
+/// Guard that sets a flag when it is dropped.
+struct FlagGuard<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for FlagGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-// EXT-5-1: atomics of a peer and of the process on one word: none is lost.
+// EXT-5-1: atomics of a peer and of the process on one word: no update is lost.
 #[test]
-pub(super) fn atomics_beside_local_ones() {
+pub(super) fn atomics_concurrent_with_local_ones() {
     let mut bench = Bench::with(13, on());
     let (active, passive, token) = extended(&mut bench);
     let memory = passive.buffer.clone();
@@ -602,9 +602,9 @@ pub(super) fn atomics_beside_local_ones() {
             }
             count
         });
-        // Set on a failure, too.
-        let over = Over(&is_over);
-        // So many that both sides work on the word at the same time, on a busy machine too.
+        // Also set on a failure.
+        let guard = FlagGuard(&is_over);
+        // Enough operations that both sides access the word concurrently, even on a busy machine.
         for context in 0..ATOMICS {
             let operation = match context % 2 {
                 0 => add(1),
@@ -616,7 +616,7 @@ pub(super) fn atomics_beside_local_ones() {
                 assert_eq!(active.outcomes().len(), 16);
             }
         }
-        drop(over);
+        drop(guard);
         adder.join().unwrap()
     });
     assert!(local > 0);

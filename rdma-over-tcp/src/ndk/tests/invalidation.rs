@@ -1,4 +1,4 @@
-//! Invalidation: by the peer's Send, by a Read, by a request of its own.
+//! Invalidation: by the peer's Send, by a Read, by a local request.
 
 use std::{net::SocketAddr, vec::Vec};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::ndk::{Data, NdkResult, NtStatus, OpFlags, OperationType, Sge};
 
-// NDK-RI-1, -4, NDK-RES-2, NDK-CQ-17, NDK-MEM-8, -9, -10: fast register, invalidate by the peer.
+// NDK-RI-1, -4, NDK-RES-2, NDK-CQ-17, NDK-MEM-8, -9, -10: fast register, then invalidation by the peer.
 #[test]
 pub(super) fn fast_register_and_remote_invalidate() {
     let mut bench = Bench::new(1);
@@ -58,7 +58,7 @@ pub(super) fn fast_register_and_remote_invalidate() {
     assert!(!passive.qp.is_connected() && !active.qp.is_connected());
 }
 
-// NDK-FLG-3: a read with local invalidate takes the right away when it succeeds.
+// NDK-FLG-3: a successful read with local invalidate revokes the right.
 #[test]
 pub(super) fn read_with_local_invalidate() {
     let mut bench = Bench::new(1);
@@ -82,7 +82,7 @@ pub(super) fn read_with_local_invalidate() {
     assert_eq!(active.outcomes(), [(2, NtStatus::ACCESS_VIOLATION)]);
 }
 
-/// A Read that is to invalidate the token of an empty first entry fails.
+/// Asserts that a Read fails that would invalidate the token of its empty first entry.
 fn assert_refused_invalidation(bench: &mut Bench, active: &Side, passive: &Side, first: Sge) {
     let source = passive.sge(0, 100);
     let sinks = [first, active.sge(0, 100)];
@@ -92,9 +92,9 @@ fn assert_refused_invalidation(bench: &mut Bench, active: &Side, passive: &Side,
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
 }
 
-// NDK-MEM-9, -15: no byte of an empty entry is looked up, so its token is anybody's.
+// NDK-MEM-9, -15: the bytes of an empty entry are not looked up, so its token may belong to any region.
 #[test]
-pub(super) fn a_read_invalidates_no_region_of_others() {
+pub(super) fn read_does_not_invalidate_foreign_region() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let others = active.adapter.create_pd().unwrap().create_mr(false).unwrap();
@@ -105,9 +105,9 @@ pub(super) fn a_read_invalidates_no_region_of_others() {
     assert_eq!(again, Err(NtStatus::INVALID_PARAMETER), "it is still registered");
 }
 
-// NDK-FLG-3: nor one that a work request has registered, in another domain.
+// NDK-FLG-3: a region registered by a work request in another domain is not invalidated either.
 #[test]
-fn a_read_invalidates_no_fast_region_of_another_domain() {
+fn read_does_not_invalidate_fast_region_of_other_domain() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let (mut other, mut peer) = (Side::new(&bench, 0), Side::new(&bench, 1));

@@ -1,4 +1,4 @@
-//! The bench on the kernel's TCP over loopback, in virtual time: it runs until nothing is on its way.
+//! The bench on the kernel's TCP over loopback, in virtual time. It runs until no data is in flight.
 
 use std::{
     boxed::Box,
@@ -21,9 +21,9 @@ use crate::{
     transport::SocketRnic,
 };
 
-/// How long anything may take that should come at once: a failure's time.
+/// Timeout of events that should occur at once; reached only in a failure.
 const LIMIT: Duration = Duration::from_secs(60);
-/// More passes than an adapter makes without a look at all sockets.
+/// Number of passes within which an adapter polls all its sockets at least once.
 const PASSES: u32 = 20;
 
 std::thread_local! {
@@ -37,12 +37,12 @@ pub(super) fn run(test: fn()) {
     IS_CHOSEN.set(false);
 }
 
-/// Returns whether benches are on kernel sockets.
+/// True if benches are on kernel sockets.
 pub(super) fn is_chosen() -> bool {
     IS_CHOSEN.get()
 }
 
-/// An address of loopback that is this bench's alone.
+/// Returns a loopback address that only this bench uses.
 pub(super) fn server() -> SocketAddr {
     static COUNT: AtomicU32 = AtomicU32::new(1);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -51,13 +51,13 @@ pub(super) fn server() -> SocketAddr {
     (Ipv4Addr::new(127, 1 + (high ^ next) % 254, low, last), 7000).into()
 }
 
-/// An adapter on kernel sockets that only the test polls.
-pub(super) struct Polled {
+/// Adapter on kernel sockets that only the test polls.
+pub(super) struct PolledSockets {
     core: Mutex<SocketRnic>,
     now: Mutex<Instant>,
 }
 
-impl Polled {
+impl PolledSockets {
     pub(super) fn new(config: AdapterConfig) -> Self {
         let core = Mutex::new(SocketRnic::new(config, Box::new(|| {})).unwrap());
         Self { core, now: Mutex::new(Instant::ZERO) }
@@ -75,7 +75,7 @@ impl Polled {
         *self.now.lock().unwrap() = now;
     }
 
-    /// One pass over the sockets, and the callbacks. Returns whether there was anything to do.
+    /// Polls the sockets once, and runs the callbacks. Returns true if there was work.
     pub(super) fn poll(&self) -> bool {
         let now = self.now();
         let mut callbacks = Vec::new();
@@ -88,7 +88,7 @@ impl Polled {
         worked | called
     }
 
-    /// Does what follows from a call, as a post that does not wait. Returns whether a poll has more to do.
+    /// Performs the effects of a call, as for a post that does not wait. Returns true if a poll has more work.
     pub(super) fn settle(&self) -> bool {
         let now = self.now();
         let mut core = self.core();
@@ -108,34 +108,34 @@ impl Polled {
         }
     }
 
-    /// Connections that are open or opening.
+    /// Returns the number of open or opening connections.
     pub(super) fn connections(&self) -> usize {
         self.core().rows().iter().filter(|row| row.remote.is_some()).count()
     }
 }
 
-impl Driver for Polled {
+impl Driver for PolledSockets {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         let now = self.now();
         work(self.core().rnic(), now);
     }
 }
 
-/// Returns whether two adapters have nothing to do. Not each pass looks at all sockets.
-fn are_idle(nodes: [&Polled; 2]) -> bool {
-    (0..PASSES).all(|_| nodes.map(Polled::poll) == [false; 2])
+/// True if two adapters have no work. Not each pass polls all sockets.
+fn are_idle(nodes: [&PolledSockets; 2]) -> bool {
+    (0..PASSES).all(|_| nodes.map(PolledSockets::poll) == [false; 2])
 }
 
-/// Runs two adapters until they have nothing to do, and the kernel nothing to bring.
-pub(super) fn settle(nodes: [&Polled; 2]) {
+/// Runs two adapters until they have no work, and the kernel has no data to deliver.
+pub(super) fn settle(nodes: [&PolledSockets; 2]) {
     let deadline = std::time::Instant::now() + LIMIT;
     loop {
-        // The second check sees what arrived after the first.
+        // The second check covers data that arrived after the first.
         let are_at_rest = || nodes.iter().all(|node| node.core().is_at_rest());
         if are_idle(nodes) && are_at_rest() && are_idle(nodes) {
             return;
         }
-        assert!(std::time::Instant::now() < deadline, "the kernel never comes to rest");
+        assert!(std::time::Instant::now() < deadline, "the kernel is never idle");
         yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! Objects and how they go: NDK-LIFE-1 to -7, -11 to -13, endpoints.
+//! Object lifetimes: NDK-LIFE-1 to -7, -11 to -13, endpoints.
 
 use std::{
     boxed::Box,
@@ -19,14 +19,14 @@ use crate::{
     rnic::{Close, Key},
 };
 
-/// Notes the order of close completions.
+/// Records the order of close completions.
 #[derive(Clone, Default)]
 struct Order(Arc<Mutex<Vec<&'static str>>>);
 
 impl Order {
-    fn note(&self, what: &'static str) -> impl FnOnce() + Send + 'static {
+    fn note(&self, name: &'static str) -> impl FnOnce() + Send + 'static {
         let order = self.0.clone();
-        move || order.lock().unwrap().push(what)
+        move || order.lock().unwrap().push(name)
     }
 
     fn take(&self) -> Vec<&'static str> {
@@ -44,11 +44,11 @@ pub(super) fn antecedents_first() {
     assert_eq!(active.adapter.close(order.note("adapter")), NtStatus::PENDING);
     assert_eq!(active.pd.close(order.note("pd")), NtStatus::PENDING);
     assert_eq!(active.cq.close(order.note("cq")), NtStatus::PENDING);
-    assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING, "the connector holds it");
+    assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING, "the connector references it");
     bench.settle();
     assert_eq!(order.take(), [] as [&str; 0]);
     assert!(active.adapter.create_pd().is_err(), "closing");
-    assert_eq!(active.mr.close(order.note("mr")), NtStatus::SUCCESS, "nothing holds it");
+    assert_eq!(active.mr.close(order.note("mr")), NtStatus::SUCCESS, "no references");
     assert_eq!(connector.close(order.note("connector")), NtStatus::SUCCESS);
     bench.settle();
     let closed = order.take();
@@ -58,18 +58,18 @@ pub(super) fn antecedents_first() {
     assert!(bench.nodes[0].is_idle());
 }
 
-// NDK-LIFE-6: the antecedent waits until the successor's completion has returned, not just begun.
+// NDK-LIFE-6: the antecedent waits until the successor's completion has returned, not only started.
 #[test]
 fn completion_must_have_returned() {
     let mut bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     let order = Order::default();
-    // A notification that runs pins the queue.
+    // A running notification pins the queue.
     side.arm(CqNotify::Any);
     side.receive(1, 0, 1);
     side.qp.flush();
     let running = core::mem::take(bench.nodes[0].access().lock().callbacks());
-    assert_eq!(running.len(), 1, "given out, not returned");
+    assert_eq!(running.len(), 1, "started, not returned");
     assert_eq!(side.qp.close(order.note("qp")), NtStatus::SUCCESS);
     assert_eq!(side.cq.close(order.note("cq")), NtStatus::PENDING, "NDK-LIFE-8");
     bench.settle();
@@ -80,7 +80,7 @@ fn completion_must_have_returned() {
     assert_eq!(side.log.take(), [("cq", NtStatus::SUCCESS)]);
 }
 
-// NDK-LIFE-7, NDK-ASY-3: a close from inside the object's own completion; nothing is called after it.
+// NDK-LIFE-7, NDK-ASY-3: a close from inside the object's own completion; no callback follows it.
 #[test]
 pub(super) fn close_inside_the_own_completion() {
     let mut bench = Bench::new(1);
@@ -98,10 +98,10 @@ pub(super) fn close_inside_the_own_completion() {
     assert_eq!(status, NtStatus::PENDING);
     bench.settle();
     assert_eq!(order.take(), ["returns", "connector"]);
-    assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS, "let go by the failed connect");
+    assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS, "released by the failed connect");
 }
 
-// A timer is called when it is due, and pins its object until then; with the device it ends at once.
+// A timer fires when it is due, and pins its object until then. The loss of the device fires it at once.
 #[test]
 fn timer_is_called_when_due_or_by_the_loss_of_the_device() {
     let mut bench = Bench::new(1);
@@ -128,10 +128,10 @@ fn timer_is_called_when_due_or_by_the_loss_of_the_device() {
     bench.lose_device(0);
     assert_eq!(order.take(), ["timer"]);
     let late = adapter.with(|core, now| core.call_at(now, key, Box::new(|| {})));
-    assert!(late.is_err(), "no loop runs any more");
+    assert!(late.is_err(), "no loop is running");
 }
 
-// NDK-LIFE-2: a closed object's name reaches nothing, also when its place is taken again.
+// NDK-LIFE-2: the id of a closed object is invalid, also after its slot is reused.
 #[test]
 pub(super) fn stale_handles() {
     let mut bench = Bench::new(1);
@@ -146,7 +146,7 @@ pub(super) fn stale_handles() {
     assert_eq!(side.outcomes(), []);
 }
 
-// NDK-LIFE-3, -11, -12: closing a connected queue pair resets and flushes; its completions stay.
+// NDK-LIFE-3, -11, -12: closing a connected queue pair resets and flushes; its completions remain.
 #[test]
 pub(super) fn close_of_a_connected_queue_pair() {
     let mut bench = Bench::new(1);
@@ -189,7 +189,7 @@ pub(super) fn endpoint_reuse() {
     drop(active);
 }
 
-// NDK-EP-5, -7, NDK-LIFE-7: a connect event under way when the listener is closed is not delivered.
+// NDK-EP-5, -7, NDK-LIFE-7: a pending connect event is not delivered after its listener is closed.
 #[test]
 fn connect_event_after_close() {
     let mut bench = Bench::new(1);
@@ -200,7 +200,7 @@ fn connect_event_after_close() {
     let remote = bench.server;
     let status = connector.connect(&active.qp, None, remote, LIMITS, b"", note);
     assert_eq!(status, NtStatus::PENDING);
-    // Until the event is queued, but not called.
+    // Run until the event is queued, but not called.
     let mut events = Vec::new();
     while events.is_empty() {
         assert!(bench.step_without_callbacks(1));
@@ -216,17 +216,17 @@ fn connect_event_after_close() {
     assert!(bench.nodes[1].access().lock().is_idle());
 }
 
-/// A connector that is closed by its event, and accepted behind that: what both calls say.
+/// Closes a connector in its event, then accepts it. Returns the statuses of both calls.
 fn close_and_accept(seed: u64) -> (NtStatus, NtStatus) {
     let deferral = Some(Deferral { seed, delay_max: Duration::from_millis(1) });
     let mut bench = Bench::with(1, AdapterConfig { deferral, ..AdapterConfig::default() });
     let (active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
-    let (answers, qp) = (Arc::new(Mutex::new(Vec::new())), passive.qp.clone());
-    let told = answers.clone();
+    let (statuses, qp) = (Arc::new(Mutex::new(Vec::new())), passive.qp.clone());
+    let results = statuses.clone();
     let event = move |connector: Connector| {
         let close = connector.close(|| {});
         let accept = connector.accept(&qp, LIMITS, b"", None, |_| panic!("it does not pend"));
-        told.lock().unwrap().push((close, accept));
+        results.lock().unwrap().push((close, accept));
     };
     let listener = passive.adapter.create_listener(event).unwrap();
     let note = passive.log.note("listen");
@@ -238,17 +238,17 @@ fn close_and_accept(seed: u64) -> (NtStatus, NtStatus) {
     assert_eq!(status, NtStatus::PENDING);
     bench.settle();
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
-    let answers = answers.lock().unwrap();
-    assert_eq!(answers.len(), 1);
-    answers[0]
+    let statuses = statuses.lock().unwrap();
+    assert_eq!(statuses.len(), 1);
+    statuses[0]
 }
 
-// NDK-LIFE-2: whoever closes an object has done with it, though the close pends. Nothing would end an accept behind it.
+// NDK-LIFE-2: a closed object cannot be used, even while its close pends. An accept after it would never be closed.
 #[test]
 fn a_connector_whose_close_pends_is_not_accepted() {
-    let answers: Vec<_> = (0..8).map(close_and_accept).collect();
-    assert!(answers.iter().any(|(close, _)| *close == NtStatus::PENDING), "{answers:?}");
-    for (_, accept) in answers {
+    let statuses: Vec<_> = (0..8).map(close_and_accept).collect();
+    assert!(statuses.iter().any(|(close, _)| *close == NtStatus::PENDING), "{statuses:?}");
+    for (_, accept) in statuses {
         assert_eq!(accept, NtStatus::CONNECTION_INVALID);
     }
 }
@@ -290,9 +290,9 @@ pub(super) fn creation_limits() {
     assert_eq!(mr.initialize_fast_register(pages, true), Ok(()));
 }
 
-// NDK-LIFE-3, -4, NDK-DISC-1: closes right behind a disconnect wait for it; nothing is cut short.
+// NDK-LIFE-3, -4, NDK-DISC-1: closes directly after a disconnect wait for it; no data is lost.
 #[test]
-pub(super) fn close_behind_a_disconnect() {
+pub(super) fn close_after_disconnect() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let order = Order::default();
@@ -312,7 +312,7 @@ pub(super) fn close_behind_a_disconnect() {
     assert!(passive.content(0, 200_000) == active.content(0, 200_000));
 }
 
-// NDK-LIFE-3, -11: a queue pair whose connect is under way flushes its receives when it is closed.
+// NDK-LIFE-3, -11: closing a queue pair while its connect is pending flushes its receives.
 #[test]
 fn close_of_a_connecting_queue_pair() {
     let mut bench = Bench::new(1);
@@ -330,9 +330,9 @@ fn close_of_a_connecting_queue_pair() {
     assert_eq!(side.outcomes(), [(1, NtStatus::CANCELLED)]);
 }
 
-// NDK-LIFE-4: the close of a region waits for a fast registration that is queued, which fails then.
+// NDK-LIFE-4: the close of a region waits for a queued fast registration, which then fails.
 #[test]
-fn close_of_a_region_behind_its_registration() {
+fn close_of_region_after_registration() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mr = active.pd.create_mr(true).unwrap();
@@ -340,7 +340,7 @@ fn close_of_a_region_behind_its_registration() {
     bench.is_cut = true;
     let (source, sink) = (passive.sge(0, 10), active.sge(0, 10));
     active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
-    // Behind the read, whose response does not come.
+    // After the read, whose response does not arrive.
     let flags = OpFlags::READ_FENCE | OpFlags::ALLOW_REMOTE_READ;
     active.qp.fast_register(2, &mr, &active.buffer, 0, 10, 0, flags).unwrap();
     let order = Order::default();

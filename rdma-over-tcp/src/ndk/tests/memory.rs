@@ -1,4 +1,4 @@
-//! Memory of more than one span: chains of MDLs, logical address mappings, page lists.
+//! Memory of several buffers: MDL chains, logical address mappings, page lists.
 
 use std::{collections::BTreeSet, vec, vec::Vec};
 
@@ -20,7 +20,7 @@ use crate::{
 const PAGE: u64 = PAGE_SIZE as u64;
 const NONE: OpFlags = OpFlags::empty();
 
-/// Buffers that lie anywhere, under addresses that follow each other from `address` on.
+/// Returns buffers at arbitrary locations, with contiguous addresses from `address` on.
 fn chain(address: u64, lengths: &[usize]) -> Vec<RegisteredBuffer> {
     let mut next = address;
     let of_length = |length: &usize| {
@@ -50,7 +50,7 @@ fn content(chain: &[RegisteredBuffer]) -> Vec<u8> {
     chain.iter().flat_map(of).collect()
 }
 
-/// An entry for each page of a mapping of `length` bytes (NDK-SGE-3).
+/// Returns an entry for each page of a mapping of `length` bytes (NDK-SGE-3).
 fn entries(lam: &LogicalAddressMapping, length: usize, token: u32) -> Vec<Sge> {
     let (mut start, mut left) = (u64::from(lam.first_byte_offset()), length as u64);
     let entry = |page: u64| {
@@ -73,13 +73,13 @@ fn build(adapter: &Adapter, chain: &[RegisteredBuffer]) -> LogicalAddressMapping
     lam
 }
 
-fn succeeded(side: &Side, contexts: &[u64]) {
+fn assert_success(side: &Side, contexts: &[u64]) {
     let expected: Vec<_> = contexts.iter().map(|context| (*context, NtStatus::SUCCESS)).collect();
     assert_eq!(side.outcomes(), expected);
 }
 
-// NDK-SGE-1, NDK-SGE-3, NDK-MEM-2, -4: every operation works on logical addresses, page by page, small messages that
-// are copied and large ones that are lent.
+// NDK-SGE-1, NDK-SGE-3, NDK-MEM-2, -4: every operation works on logical addresses, page by page. Small messages are
+// copied, large ones are sent zero-copy.
 #[test]
 pub(super) fn logical_addresses() {
     for (seed, lengths) in [(1, [500, 3000]), (2, [9000, 20_001])] {
@@ -97,14 +97,14 @@ pub(super) fn logical_addresses() {
         let (address, token) = (target.address, target.token);
         active.qp.write(3, Data::Registered(&from), address, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[2, 3]);
-        succeeded(&passive, &[1]);
+        assert_success(&active, &[2, 3]);
+        assert_success(&passive, &[1]);
         assert!(content(&far) == pattern(total, 5));
         assert!(passive.content(0, total) == pattern(total, 5));
         passive.fill(0, total, 9);
         active.qp.read(4, &from, address, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[4]);
+        assert_success(&active, &[4]);
         assert!(content(&near) == pattern(total, 9));
         for (side, lam) in [(&active, &lam), (&passive, &far_lam)] {
             assert_eq!(side.adapter.release_lam(lam, || {}), NtStatus::SUCCESS);
@@ -112,7 +112,7 @@ pub(super) fn logical_addresses() {
     }
 }
 
-// NDK-SGE-1: no peer can use the privileged token, neither by logical nor by virtual addresses.
+// NDK-SGE-1: no peer can use the privileged token, neither with logical nor with virtual addresses.
 #[test]
 pub(super) fn peers_have_no_privileged_token() {
     for is_read in [false, true] {
@@ -137,7 +137,7 @@ pub(super) fn peers_have_no_privileged_token() {
         assert_eq!(active.log.take(), [("disconnect event", NtStatus(reason))]);
         assert!(content(&memory).iter().all(|byte| *byte == 0));
     }
-    // Nor invalidate it.
+    // A peer cannot invalidate it either.
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     passive.receive(1, 0, 10);
@@ -148,8 +148,8 @@ pub(super) fn peers_have_no_privileged_token() {
     assert_eq!(active.log.take(), [("disconnect event", NtStatus(reason))]);
 }
 
-// A logical address that is none, of a mapping that is released, or behind a mapping's bytes: the request fails, and
-// no byte is read or written. So does a token of another domain.
+// Invalid logical addresses: none, of a released mapping, or after a mapping's bytes. The request fails, and no byte is
+// read or written. A token of another domain fails as well.
 #[test]
 fn wild_logical_addresses() {
     type Change = fn(&Side, &LogicalAddressMapping, &mut Sge);
@@ -184,7 +184,7 @@ fn wild_logical_addresses() {
     }
 }
 
-// NDK-FLG-3, NDK-MEM-9: a read into logical addresses has no token to invalidate.
+// NDK-FLG-3: a read into logical addresses has no token to invalidate.
 #[test]
 fn a_read_does_not_invalidate_the_privileged_token() {
     let mut bench = Bench::new(1);
@@ -199,7 +199,8 @@ fn a_read_does_not_invalidate_the_privileged_token() {
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
 }
 
-// NDK-MEM-1, -3: a chain of MDLs is one region: what is written, read, sent and received crosses its borders anywhere.
+// NDK-MEM-1, -3: an MDL chain is one region. Writes, reads, sends and receives may cross its buffer boundaries
+// anywhere.
 #[test]
 pub(super) fn chains_are_one_region() {
     for (seed, lengths) in [(1, vec![1, 2, 3]), (2, vec![5000, 1, 40_000]), (3, vec![100_000; 3])] {
@@ -218,7 +219,7 @@ pub(super) fn chains_are_one_region() {
         let own = [active.sge(0, total - 1)];
         active.qp.write(1, Data::Registered(&own), address, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[1]);
+        assert_success(&active, &[1]);
         let written = content(&memory);
         assert!(written[..total - 1] == pattern(total, 7)[..total - 1] && written[total - 1] == 0);
         let sink = [active.sge(1 << 20, total - 3)];
@@ -240,7 +241,7 @@ pub(super) fn chains_are_one_region() {
             let done: BTreeSet<u64> = outcomes.iter().map(|(context, _)| *context).collect();
             assert_eq!(done, BTreeSet::from(contexts));
         }
-        // The byte behind the length is in the chain, and not in the region.
+        // The byte after the length is in the chain, but not in the region.
         let own = [active.sge(0, total)];
         active.qp.write(7, Data::Registered(&own), address, token, NONE).unwrap();
         bench.settle();
@@ -250,8 +251,8 @@ pub(super) fn chains_are_one_region() {
     }
 }
 
-// NDK-MEM-7, -8: lists of pages in random order with random FBO and length; writes, reads, sends and receives of random
-// parts agree with an array, and the pages beside are untouched.
+// NDK-MEM-7, -8: page lists in random order with random FBO and length. Writes, reads, sends and receives of random
+// parts match an array, and adjacent pages are unchanged.
 #[test]
 pub(super) fn page_lists() {
     for seed in 0..25 {
@@ -277,7 +278,7 @@ pub(super) fn page_lists() {
             || passive.qp.fast_register_pages(1, &mr, &list, first, length, base, rights);
         let token = register().unwrap();
         bench.settle();
-        succeeded(&passive, &[1]);
+        assert_success(&passive, &[1]);
         let mut model = vec![0; length];
         for round in 0..12_u8 {
             let start = random.rand_range(0..length as u32) as usize;
@@ -299,8 +300,8 @@ pub(super) fn page_lists() {
                 }
             }
             bench.settle();
-            succeeded(&active, &[2]);
-            succeeded(&passive, if round % 2 == 1 { &[3] } else { &[] });
+            assert_success(&active, &[2]);
+            assert_success(&passive, if round % 2 == 1 { &[3] } else { &[] });
             match round % 4 {
                 0 | 1 => model[start..start + count].copy_from_slice(&pattern(count, round)),
                 _ => assert!(active.content(0, count) == model[start..start + count], "{seed}"),
@@ -311,7 +312,7 @@ pub(super) fn page_lists() {
         let first_page = lam.pages().next().unwrap();
         for page in lam.pages().filter(|page| !named.contains(page)) {
             let at = (page - first_page) as usize;
-            assert!(all[at..at + PAGE_SIZE].iter().all(|byte| *byte == 0), "beside");
+            assert!(all[at..at + PAGE_SIZE].iter().all(|byte| *byte == 0), "adjacent pages");
         }
         let gathered: Vec<u8> = list
             .iter()
@@ -325,8 +326,8 @@ pub(super) fn page_lists() {
     }
 }
 
-// NDK-MEM-7, NDK-WR-4, NDK-DEF-3: what a fast registration asks wrongly is refused inline, and sets off what was
-// deferred; each with its status.
+// NDK-MEM-7, NDK-WR-4, NDK-DEF-3: an invalid fast registration is rejected inline, each with its status, and starts the
+// deferred requests.
 #[test]
 pub(super) fn refused_page_lists() {
     let config = AdapterConfig::default();
@@ -373,15 +374,16 @@ pub(super) fn refused_page_lists() {
     assert_eq!(register(&page, 0, 9, 0, write), Some(violation));
     assert_eq!(register(&page, 0, 9, 0, NONE), None, "to be read");
     bench.settle();
-    succeeded(&active, &[1]);
+    assert_success(&active, &[1]);
     active.qp.invalidate(2, &mr, OpFlags::DEFER).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), []);
     assert_eq!(register(&pages[..1], 0xf, 2, 0xf, write), Some(violation));
     bench.settle();
-    succeeded(&active, &[2]);
+    assert_success(&active, &[2]);
     assert_eq!(register(&pages[..4], 0x10, 3 * PAGE_SIZE + 1, 0x10, write), None);
-    // A region that is registered as a whole is none for work requests, and no work request's is for the whole.
+    // A region registered as a whole cannot be used by work requests, and a region for work requests cannot be
+    // registered as a whole.
     let whole = active.qp.fast_register_pages(3, &active.mr, &pages, 0x10, 1, 0x10, write);
     assert_eq!(whole, Err(invalid));
     assert_eq!(active.qp.invalidate(3, &active.mr, NONE), Err(invalid), "NDK-MEM-9");
@@ -389,9 +391,9 @@ pub(super) fn refused_page_lists() {
     assert_eq!(whole, Err(invalid));
 }
 
-// The adapter of one mapping is not another's, and closes when its mappings are released.
+// A mapping cannot be used with another adapter. Its adapter closes when its mappings are released.
 #[test]
-fn mappings_hold_their_adapter() {
+fn mappings_keep_adapter_open() {
     let bench = Bench::new(1);
     let [one, other] = bench.nodes.each_ref().map(|node| node.adapter.clone());
     let memory = chain(5, &[10]);
@@ -403,13 +405,13 @@ fn mappings_hold_their_adapter() {
     assert_eq!(one.close(|| {}), NtStatus::PENDING);
     assert_eq!(one.build_lam(&memory, 10).err(), Some(NtStatus::INVALID_PARAMETER));
     assert_eq!(one.release_lam(&lam, || {}), NtStatus::SUCCESS);
-    assert_eq!(one.release_lam(&lam, || {}), NtStatus::SUCCESS, "released already");
+    assert_eq!(one.release_lam(&lam, || {}), NtStatus::SUCCESS, "already released");
 }
 
-// NDK-LIFE-4: what is in flight is copied before a release is complete; what has not begun fails; a region of the
-// mapping's pages, and a window on it, open nothing from the call on.
+// NDK-LIFE-4: data in flight is copied before a release completes, and requests not yet begun fail. A region of the
+// mapping's pages, and a window on it, grant no access from the call on.
 #[test]
-fn release_waits_for_what_is_sent() {
+fn release_waits_for_data_in_flight() {
     let size = 500_000;
     let mut bench = Bench::new(1);
     bench.window = 100_000;
@@ -432,7 +434,7 @@ fn release_waits_for_what_is_sent() {
     bench.hold_acks = false;
     bench.settle();
     assert!(active.log.take().contains(&("released", NtStatus::SUCCESS)));
-    assert_eq!(std::sync::Arc::strong_count(&freed), 1, "the memory is the consumer's");
+    assert_eq!(std::sync::Arc::strong_count(&freed), 1, "the memory belongs to the consumer");
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     let placed = passive.content(0, size);
     let whole = pattern(size, 5);
@@ -440,7 +442,7 @@ fn release_waits_for_what_is_sent() {
     assert!(end >= 90_000 && placed[end..].iter().all(|byte| *byte == 0), "{end}");
 }
 
-// A region of a mapping's pages ends with it, and so do a window on it and a registration whose turn has not come.
+// The release of a mapping invalidates a region of its pages, a window on it, and a registration not yet processed.
 #[test]
 fn release_ends_registrations() {
     for is_window in [false, true] {
@@ -462,7 +464,7 @@ fn release_ends_registrations() {
         active.fill(0, 200, 3);
         active.qp.write(1, Data::Registered(&own), 4000, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[1]);
+        assert_success(&active, &[1]);
         assert!(content(&memory)[4000..4200] == pattern(200, 3));
         assert_eq!(passive.adapter.release_lam(&lam, || {}), NtStatus::SUCCESS);
         active.fill(0, 200, 4);
@@ -479,7 +481,7 @@ fn release_ends_registrations() {
     let mr = active.pd.create_mr(true).unwrap();
     mr.initialize_fast_register(1, false).unwrap();
     active.qp.fast_register_pages(1, &mr, &pages, 0, 9, 0, OpFlags::DEFER).unwrap();
-    assert_eq!(active.adapter.release_lam(&lam, || {}), NtStatus::SUCCESS, "nothing holds it");
+    assert_eq!(active.adapter.release_lam(&lam, || {}), NtStatus::SUCCESS, "no references");
     active.qp.send(2, Data::Inline(&[]), NONE).unwrap();
     bench.settle();
     let outcomes = [(1, NtStatus::INVALID_DEVICE_REQUEST), (2, NtStatus::CANCELLED)];

@@ -1,4 +1,4 @@
-//! Two adapters back to back: every operation, every end, every error.
+//! Two adapters back to back: every operation, every kind of connection end, every error.
 
 mod bench;
 mod connections;

@@ -1,5 +1,5 @@
-//! Adapters on nodes and on kernel sockets that run by themselves: the thread of callbacks, connections of an adapter
-//! to itself, opening by version.
+//! Adapters with automatic progress, on nodes and on kernel sockets: the callback thread, loopback connections, opening
+//! by version.
 
 use std::{
     boxed::Box,
@@ -35,7 +35,7 @@ use crate::ndk::{
     open, open_sockets,
 };
 
-/// How long anything may take that should come at once: a failure's time.
+/// Timeout of events that should occur at once; reached only in a failure.
 const LIMIT: Duration = Duration::from_secs(60);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
 
@@ -46,19 +46,19 @@ fn node(config: AdapterConfig) -> (MemoryLink, Node<AdapterCore>, Adapter) {
     (far, node, adapter)
 }
 
-/// A consumer that flushes, and so completes receives, under a lock that its notification takes. Returns the thread of
-/// the notification.
+/// Runs a consumer that flushes, and so completes receives, while it holds a lock that its notification takes. Returns
+/// the thread of the notification.
 fn notified_under_a_lock(adapter: &Adapter, takes_lock: bool) -> ThreadId {
     let lock = Arc::new(Mutex::new(0));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let of_callback = lock.clone();
     let notification = move |status| {
         assert_eq!(status, NtStatus::SUCCESS);
         if takes_lock {
             *of_callback.lock().unwrap() += 1;
         }
-        tell.send(thread::current().id()).unwrap();
-        // Once: another one would need an arm.
+        sender.send(thread::current().id()).unwrap();
+        // Fires once: another notification would need an arm.
     };
     let pd = adapter.create_pd().unwrap();
     let cq = adapter.create_cq(8, notification).unwrap();
@@ -69,15 +69,15 @@ fn notified_under_a_lock(adapter: &Adapter, takes_lock: bool) -> ThreadId {
         let _held = takes_lock.then(|| lock.lock().unwrap());
         qp.flush();
         let mut results = [NdkResultEx::default()];
-        assert_eq!(cq.poll_ex(&mut results), 1, "polling takes no callback either");
+        assert_eq!(cq.poll_ex(&mut results), 1, "polling runs no callback either");
     }
-    told.recv_timeout(LIMIT).expect("a notification")
+    receiver.recv_timeout(LIMIT).expect("a notification")
 }
 
-// Callbacks come from a thread of the adapter: a consumer that calls under a lock which its callback takes does not
-// wait for itself. On wish the caller's thread makes them.
+// Callbacks run on a thread of the adapter. A consumer that calls under a lock that its callback takes does not
+// deadlock. If configured, callbacks run on the caller's thread.
 #[test]
-fn callbacks_come_from_a_thread_of_the_adapter() {
+fn callbacks_run_on_adapter_thread() {
     let own = thread::current().id();
     for callbacks in [CallbackThread::Own, CallbackThread::Caller] {
         let config = AdapterConfig { callbacks, ..AdapterConfig::default() };
@@ -95,7 +95,7 @@ fn callbacks_come_from_a_thread_of_the_adapter() {
 }
 
 /// Connects an adapter to itself, and sends.
-fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
+fn connect_to_itself<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     waiter: &W,
     adapter: &Adapter,
     (listen_at, remote): (SocketAddr, SocketAddr),
@@ -152,7 +152,7 @@ fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     waiter.wait(|| far.ended().reason()).unwrap();
     far.disconnect(waiter).unwrap();
     assert_eq!(adapter.counters().active_connection, 0);
-    // Nobody listens there; and an abrupt end.
+    // A connect without a listener, and an abortive close.
     let nowhere = SocketAddr::new(remote.ip(), 1);
     let qp = pd.create_qp(&near_cq, &near_cq, 0, QpLimits::default()).unwrap();
     let connector = adapter.create_connector().unwrap();
@@ -168,20 +168,21 @@ fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     waiter.wait(|| (offered.reject(b"") == NtStatus::CONNECTION_ABORTED).then_some(())).unwrap();
 }
 
-// LOOPBACK_CONNECTIONS_SUPPORTED: an address connects to itself, whether its listener is there or everywhere.
+// LOOPBACK_CONNECTIONS_SUPPORTED: an address connects to itself, with a listener at that address or at the unspecified
+// one.
 #[test]
-fn an_adapter_connects_to_itself() {
+fn adapter_connects_to_itself() {
     let remote = SocketAddr::from((ADDRESS, 7000));
     for listen_at in [remote, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000))] {
         let (_link, node, adapter) = node(AdapterConfig::default());
-        loops(&node, &adapter, (listen_at, remote));
+        connect_to_itself(&node, &adapter, (listen_at, remote));
     }
     let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
     let local = super::kernel::server();
-    loops(&adapter, &adapter, (local, local));
+    connect_to_itself(&adapter, &adapter, (local, local));
 }
 
-/// Listens at an address; returns the listener, which listens as long as it lives, or the status.
+/// Listens at an address. Returns the listener, which listens until it is closed, or the status.
 fn try_listen(
     waiter: &mut impl Wait,
     adapter: &Adapter,
@@ -191,7 +192,7 @@ fn try_listen(
     let listener = adapter.create_listener(|_| {}).unwrap();
     let config = ListenerConfig { v6_only, ..ListenerConfig::default() };
     let begun = Begun::begin(|done| listener.listen_with(local, config, done));
-    let Ok(status) = waiter.wait(|| begun.status()) else { panic!("the adapter is gone") };
+    let Ok(status) = waiter.wait(|| begun.status()) else { panic!("the device is lost") };
     if status == NtStatus::SUCCESS { Ok(listener) } else { Err(status) }
 }
 
@@ -222,7 +223,7 @@ fn listeners_of_both_families_share_a_port_if_ipv6_is_restricted() {
     listen_in_both_families(&mut adapter.clone(), &adapter);
 }
 
-// NDK-EP-2, -3, -4: the host stack reserves the address of a shared endpoint, and two connections leave from it.
+// NDK-EP-2, -3, -4: the host stack reserves the address of a shared endpoint, and two connections use it.
 #[test]
 fn shared_endpoints_of_a_node() {
     let (_link, node, adapter) = node(AdapterConfig::default());
@@ -231,7 +232,7 @@ fn shared_endpoints_of_a_node() {
     let NodeError::Call(refused) =
         create_shared_endpoint(waiter, &adapter, foreign).expect_err("another node's")
     else {
-        panic!("the node is there");
+        panic!("the node is running");
     };
     assert_eq!(refused.status, NtStatus::INVALID_ADDRESS);
     let endpoint = create_shared_endpoint(waiter, &adapter, (ADDRESS, 0).into()).unwrap();
@@ -239,14 +240,14 @@ fn shared_endpoints_of_a_node() {
     assert!(local.port() >= 49_152);
     // Another consumer of the node.
     let (_, other) = crate::ndk::open_on(&node, AdapterConfig::default()).unwrap();
-    let (tell, told) = mpsc::channel();
-    let status = other.create_shared_endpoint(local, move |made| tell.send(made.err()).unwrap());
+    let (sender, receiver) = mpsc::channel();
+    let status = other.create_shared_endpoint(local, move |made| sender.send(made.err()).unwrap());
     assert_eq!(status, NtStatus::PENDING);
-    assert_eq!(told.recv_timeout(LIMIT), Ok(Some(NtStatus::SHARING_VIOLATION)));
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok(Some(NtStatus::SHARING_VIOLATION)));
     let pd = adapter.create_pd().unwrap();
     let cq = adapter.create_cq(16, |_| {}).unwrap();
-    let mut froms = vec![];
-    let (mut kept, mut qps) = (vec![], vec![]);
+    let mut peer_addresses = vec![];
+    let (mut connections, mut qps) = (vec![], vec![]);
     for port in [7000, 7001] {
         let remote = SocketAddr::from((ADDRESS, port));
         let mut incoming = Incoming::listen(waiter, &adapter, remote, 1).unwrap();
@@ -257,18 +258,18 @@ fn shared_endpoints_of_a_node() {
         });
         let offered = incoming.next(waiter).unwrap();
         assert_eq!(begun.status(), None);
-        froms.push(offered.peer_address());
-        kept.push((connector, offered, incoming));
+        peer_addresses.push(offered.peer_address());
+        connections.push((connector, offered, incoming));
         qps.push(qp);
     }
-    assert_eq!(froms, [Some(local); 2]);
-    // NDK-LIFE-9: the adapter is closed behind its objects, in whatever order they are.
-    let (tell, told) = mpsc::channel();
+    assert_eq!(peer_addresses, [Some(local); 2]);
+    // NDK-LIFE-9: the close of an adapter completes after its objects are closed, in any order.
+    let (sender, receiver) = mpsc::channel();
     let closing = thread::spawn({
         let (mut waiter, adapter) = (node.clone(), adapter.clone());
         move || {
             close_adapter(&mut waiter, &adapter).unwrap();
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         }
     });
     until("the close has begun", || match adapter.create_pd() {
@@ -279,23 +280,23 @@ fn shared_endpoints_of_a_node() {
         Err(status) => status == NtStatus::INVALID_PARAMETER,
     });
     let _ = endpoint.close(|| {});
-    for (connector, offered, incoming) in kept {
+    for (connector, offered, incoming) in connections {
         for connector in [connector, offered] {
             let _ = connector.close(|| {});
         }
         let _ = incoming.listener().close(|| {});
     }
-    assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty), "objects are left");
+    assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "objects remain");
     for qp in qps {
         let _ = qp.close(|| {});
     }
     let _ = cq.close(|| {});
     let _ = pd.close(|| {});
-    assert_eq!(told.recv_timeout(LIMIT), Ok(()));
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok(()));
     closing.join().unwrap();
 }
 
-// NDK-VER-1, NDK-MGT-2: opened by version, several times, and not while NDK is disabled.
+// NDK-VER-1, NDK-MGT-2: adapters are opened by version, several times, but not while NDK is disabled.
 #[test]
 fn opening_by_version() {
     let (_link, node, first) = node(AdapterConfig::default());
@@ -315,19 +316,19 @@ fn opening_by_version() {
     assert_eq!(miniport.open(version(2, 1)).err(), Some(NdisStatus::ADAPTER_NOT_READY));
     assert!(!miniport.is_disabled(), "two are open");
     for adapter in [&one, &other] {
-        assert!(adapter.create_pd().is_ok(), "they go on");
+        assert!(adapter.create_pd().is_ok(), "still usable");
     }
     drop(one);
     assert!(!miniport.is_disabled());
     drop(other);
-    assert!(miniport.is_disabled(), "nobody can use them any more");
+    assert!(miniport.is_disabled(), "no handle remains");
     miniport.set_state(true);
     let adapter = miniport.open(version(2, 1)).unwrap();
     assert_eq!(adapter.close(|| {}), NtStatus::SUCCESS);
     miniport.set_state(false);
     assert!(miniport.is_disabled());
     miniport.set_state(true);
-    // A node has room for so many.
+    // A node has a limit of clients.
     let mut opened = vec![];
     let full = loop {
         match miniport.open(version(2, 1)) {
@@ -339,18 +340,18 @@ fn opening_by_version() {
     drop(first);
 }
 
-// NDK-MGT-1: the queries of all adapters that are open.
+// NDK-MGT-1: queries cover all open adapters.
 #[test]
 fn queries_of_a_miniport() {
     let miniport = Miniport::on_sockets(SocketsConfig::default(), AdapterConfig::default());
     let adapters = [0, 1].map(|_| miniport.open(NDK_VERSION).unwrap());
     for adapter in &adapters {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let listener = adapter.create_listener(|_| {}).unwrap();
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let status = listener.listen(local, move |status| tell.send(status).unwrap());
+        let status = listener.listen(local, move |status| sender.send(status).unwrap());
         assert_eq!(status, NtStatus::PENDING);
-        assert_eq!(told.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS));
+        assert_eq!(receiver.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS));
     }
     let endpoints = miniport.local_endpoints().entries;
     assert_eq!((endpoints.len(), endpoints.iter().all(|it| it.listener)), (4, true));
@@ -359,7 +360,7 @@ fn queries_of_a_miniport() {
     assert_eq!(miniport.attributes().capabilities.missing_counter_mask, 0xf << 26);
 }
 
-/// One rank of a mesh: what its callbacks use.
+/// One rank of a mesh: the state that its callbacks use.
 struct Rank {
     adapter: Adapter,
     pd: Pd,
@@ -389,7 +390,7 @@ impl Rank {
         })
     }
 
-    /// A queue pair with a receive.
+    /// Creates a queue pair with a receive.
     fn qp(&self) -> Qp {
         let qp = self.pd.create_qp(&self.cq, &self.cq, 0, QpLimits::default()).unwrap();
         let sge = Sge { address: self.buffer.address(), length: 8, token: self.token };
@@ -397,7 +398,7 @@ impl Rank {
         qp
     }
 
-    /// Counts a connection, and keeps it.
+    /// Counts a connection, and stores it.
     fn establish(self: &Arc<Self>, connector: Connector, qp: Qp) -> impl FnOnce(NtStatus) + use<> {
         let rank = self.clone();
         move |status| {
@@ -412,7 +413,7 @@ impl Rank {
     }
 
     fn end(self: &Arc<Self>) -> Option<DisconnectEvent> {
-        // The adapter holds it, perhaps to its end.
+        // The adapter may own the event until its own end.
         let rank = Arc::downgrade(self);
         Some(Box::new(move |_| {
             if let Some(rank) = rank.upgrade() {
@@ -421,7 +422,7 @@ impl Rank {
         }))
     }
 
-    /// Accepts whatever comes, inside the event.
+    /// Accepts every connection, inside the event.
     fn listen(self: &Arc<Self>, local: SocketAddr) -> Listener {
         let rank = Arc::downgrade(self);
         let listener = self.adapter.create_listener(move |connector| {
@@ -432,10 +433,10 @@ impl Rank {
             assert_eq!(status, NtStatus::PENDING);
         });
         let listener = listener.unwrap();
-        let (tell, told) = mpsc::channel();
-        let status = listener.listen(local, move |status| tell.send(status).unwrap());
+        let (sender, receiver) = mpsc::channel();
+        let status = listener.listen(local, move |status| sender.send(status).unwrap());
         assert_eq!(status, NtStatus::PENDING);
-        assert_eq!(told.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS));
+        assert_eq!(receiver.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS));
         listener
     }
 
@@ -452,17 +453,17 @@ impl Rank {
     }
 }
 
-/// Waits for something that another thread does, which wakes nobody.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits for an effect of another thread that causes no wake-up.
+fn until(condition: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + LIMIT;
     while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        assert!(std::time::Instant::now() < deadline, "not within {LIMIT:?}: {condition}");
         thread::yield_now();
     }
 }
 
-/// Every rank connects to every other, all at once, and both ways; each end of each connection sends a message and gets
-/// one; then those that have connected disconnect, and the others behind them.
+/// Every rank connects to every other, concurrently and in both directions. Each end of each connection sends and
+/// receives a message. Then the active ends disconnect, and the passive ends after them.
 fn mesh(ranks: &[(Adapter, SocketAddr)]) {
     let others = ranks.len() - 1;
     let all: Vec<_> = ranks.iter().map(|(adapter, _)| Rank::new(adapter)).collect();
@@ -495,19 +496,19 @@ fn mesh(ranks: &[(Adapter, SocketAddr)]) {
         assert!(contexts[..2 * others].iter().all(|context| *context == 1));
         assert_eq!(rank.adapter.counters().active_connection, 2 * others as u64);
     }
-    // Each disconnects the half that its peer does not.
-    let (tell, told) = mpsc::channel();
+    // Each rank disconnects the half that its peer does not.
+    let (sender, receiver) = mpsc::channel();
     for (rank, (_, local)) in all.iter().zip(ranks) {
         for (connector, _) in &*rank.connections.lock().unwrap() {
             if connector.local_address() != Some(*local) {
-                let tell = tell.clone();
-                let status = connector.disconnect(move |status| tell.send(status).unwrap());
+                let sender = sender.clone();
+                let status = connector.disconnect(move |status| sender.send(status).unwrap());
                 assert_eq!(status, NtStatus::PENDING);
             }
         }
     }
     for _ in 0..others * ranks.len() {
-        assert_eq!(told.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS));
+        assert_eq!(receiver.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS));
     }
     for rank in &all {
         until("the peers' ends", || rank.ended.load(Ordering::Relaxed) == others);
@@ -520,7 +521,7 @@ fn mesh(ranks: &[(Adapter, SocketAddr)]) {
     drop(listeners);
 }
 
-// SDK ndmpic and ndconn: ranks connect to each other at the same time, in callbacks; four over kernel sockets, two on
+// SDK ndmpic and ndconn: ranks connect to each other concurrently, in callbacks; four over kernel sockets, two on
 // nodes.
 #[test]
 fn a_mesh_of_ranks() {
@@ -547,7 +548,7 @@ fn a_mesh_of_ranks_on_taps() {
     mesh(&ranks);
 }
 
-/// Two nodes on a link, and their adapters with their addresses.
+/// Returns two nodes on a link, and their adapters with their addresses.
 fn pair(config: AdapterConfig) -> ([Node<AdapterCore>; 2], [(Adapter, SocketAddr); 2]) {
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
     let opened = [(near, 1), (far, 2)].map(|(link, host)| {
@@ -573,10 +574,10 @@ fn both_families() {
     }
 }
 
-// NDK-WR-3, NDK-CQ-2, -3: flushes, and closes of connectors, beside posts and polls of other threads. Nothing is lost:
-// each request that was accepted completes, once.
+// NDK-WR-3, NDK-CQ-2, -3: flushes and connector closes run concurrently with posts and polls of other threads. Each
+// accepted request completes exactly once.
 #[test]
-fn flush_and_close_beside_posts() {
+fn flush_and_close_concurrent_with_posts() {
     let (_nodes, [(near, _), (far, remote)]) = pair(AdapterConfig::default());
     let (near, far) = (Rank::new(&near), Rank::new(&far));
     let _listener = far.listen(remote);
@@ -588,7 +589,7 @@ fn flush_and_close_beside_posts() {
             let poster = scope.spawn(|| {
                 let mut posted = 0;
                 loop {
-                    // As many as the completion queue takes.
+                    // At most as many as the completion queue holds.
                     if posted == 200 && qp.is_connected() {
                         thread::yield_now();
                         continue;
@@ -627,5 +628,5 @@ fn flush_and_close_beside_posts() {
         }
     }
     let mut results = [NdkResultEx::default(); 4];
-    assert_eq!(near.cq.poll_ex(&mut results), 0, "none twice");
+    assert_eq!(near.cq.poll_ex(&mut results), 0, "no duplicates");
 }

@@ -1,4 +1,4 @@
-//! Creates and requests that pend, moderation, queues that have failed, a device that is gone, extension interfaces.
+//! Pending creates and requests, moderation, failed queues, a lost device, extension interfaces.
 
 use std::{
     collections::BTreeSet,
@@ -30,14 +30,14 @@ fn deferred(seed: u64) -> AdapterConfig {
     AdapterConfig { deferral: Some(Deferral { seed, delay_max: DELAY_MAX }), ..Default::default() }
 }
 
-/// A completion that puts what was created, or the failure, into a place.
+/// Creates a slot and a completion that stores the created object, or the failure, in it.
 fn place<T: Send + 'static>() -> (Arc<Mutex<Vec<T>>>, impl FnOnce(T) + Send + 'static) {
     let place = Arc::new(Mutex::new(Vec::new()));
     let put = place.clone();
-    (place, move |what| put.lock().unwrap().push(what))
+    (place, move |result| put.lock().unwrap().push(result))
 }
 
-/// The object of a create, inline or by its completion, and whether it has pended.
+/// Returns the object of a create, inline or by its completion, and whether it pended.
 fn finished<T>(
     bench: &mut Bench,
     created: Result<Created<T>, NtStatus>,
@@ -70,7 +70,7 @@ macro_rules! create {
     }};
 }
 
-// NDK-ASY-1, -2, -4: every create and request may pend, and ends once; what it has made works like any other.
+// NDK-ASY-1, -2, -4: every create and request may pend, and completes once. The created objects work like any other.
 #[test]
 fn creates_and_requests_pend() {
     let mut pended = 0;
@@ -100,13 +100,13 @@ fn creates_and_requests_pend() {
         assert!(adapter.begin_build_lam(chain, 4097, none).map(|_| ()) == refused);
         let mut end = |status: NtStatus| {
             bench.advance(DELAY_MAX);
-            let told = log.take();
+            let completions = log.take();
             match status {
                 NtStatus::PENDING => {
                     pended += 1;
-                    assert_eq!(told, [("done", NtStatus::SUCCESS)]);
+                    assert_eq!(completions, [("done", NtStatus::SUCCESS)]);
                 }
-                status => assert_eq!((status, told.len()), (NtStatus::SUCCESS, 0)),
+                status => assert_eq!((status, completions.len()), (NtStatus::SUCCESS, 0)),
             }
         };
         let mut tokens = Vec::new();
@@ -136,7 +136,7 @@ fn creates_and_requests_pend() {
         qp.flush();
         let mut results = [crate::ndk::NdkResult::default(); 2];
         assert_eq!(cq.poll(&mut results), 1);
-        // Antecedents first; each close ends once, and successors before their antecedents.
+        // Antecedents first. Each close completes once, and successors before their antecedents.
         let mut closes = 0;
         macro_rules! close {
             ($($object:ident)*) => {$({
@@ -151,16 +151,16 @@ fn creates_and_requests_pend() {
         bench.settle();
         bench.advance(DELAY_MAX);
         bench.settle();
-        let told: Vec<_> = log.take().into_iter().map(|(what, _)| what).collect();
-        assert_eq!(told.len(), closes, "{told:?}");
-        assert_eq!(told.last(), Some(&"adapter"));
-        let at = |name| told.iter().position(|told| *told == name);
+        let closed: Vec<_> = log.take().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(closed.len(), closes, "{closed:?}");
+        assert_eq!(closed.last(), Some(&"adapter"));
+        let at = |name| closed.iter().position(|it| *it == name);
         assert!(at("pd") > at("qp") && at("cq") > at("qp") && at("srq") > at("shared"));
     }
-    assert!((200..400).contains(&pended), "{pended} of 300 and more have pended");
+    assert!((200..400).contains(&pended), "{pended} of more than 300 pended");
 }
 
-// The ends of requests come in the order of their times, which the seed draws: another seed, another order.
+// Requests complete in the order of their times, which are drawn from the seed: another seed, another order.
 #[test]
 fn pending_requests_end_in_another_order() {
     let orders: Vec<Vec<_>> = [1, 1, 2]
@@ -169,10 +169,10 @@ fn pending_requests_end_in_another_order() {
             let mut bench = Bench::with(1, deferred(seed));
             let order = Arc::new(Mutex::new(Vec::new()));
             for number in 0..16 {
-                let told = order.clone();
+                let completed = order.clone();
                 let adapter = &bench.nodes[0].adapter;
-                let tell = move |_| told.lock().unwrap().push(number);
-                let _ = adapter.begin_create_pd(tell).unwrap();
+                let complete = move |_| completed.lock().unwrap().push(number);
+                let _ = adapter.begin_create_pd(complete).unwrap();
             }
             bench.settle();
             bench.advance(DELAY_MAX);
@@ -184,8 +184,8 @@ fn pending_requests_end_in_another_order() {
     assert!(!orders[0].is_sorted(), "{:?}", orders[0]);
 }
 
-// NDK-ASY-3, -4, NDK-LIFE-4: an object may be used and closed inside its own create completion, and its close waits for
-// that to return. A failure comes by the completion too.
+// NDK-ASY-3, -4, NDK-LIFE-4: an object may be used and closed inside its own create completion. Its close waits for the
+// completion to return. The completion also reports failures.
 #[test]
 fn pending_creates_fail_and_close_inside() {
     let (mut failed, mut closed) = (BTreeSet::new(), 0);
@@ -212,8 +212,10 @@ fn pending_creates_fail_and_close_inside() {
         for _ in 0..4 {
             bench.advance(DELAY_MAX);
         }
-        let told = place.lock().unwrap().pop();
-        assert!(told.is_none_or(|told| told.err() == Some(NtStatus::INSUFFICIENT_RESOURCES)));
+        let created = place.lock().unwrap().pop();
+        assert!(
+            created.is_none_or(|created| created.err() == Some(NtStatus::INSUFFICIENT_RESOURCES))
+        );
         if has_pended {
             closed += 1;
             assert_eq!(log.take(), [("closed", NtStatus::SUCCESS)]);
@@ -223,7 +225,8 @@ fn pending_creates_fail_and_close_inside() {
     assert!(closed > 5, "{closed}");
 }
 
-// NDK-MOD-1, -2, -3, -4, -5, -6: fewer notifications, by count and by time; completions are there at once.
+// NDK-MOD-1, -2, -3, -4, -5, -6: moderation reduces notifications, by count and by time; completions are available at
+// once.
 #[test]
 fn interrupt_moderation() {
     let mut bench = Bench::new(1);
@@ -241,15 +244,15 @@ fn interrupt_moderation() {
         }
     };
     let notified = [("cq", NtStatus::SUCCESS)];
-    // Without: a notification for each.
-    let mut told = 0;
+    // Without moderation: one notification per completion.
+    let mut notifications = 0;
     for _ in 0..8 {
         cq.arm(CqNotify::Any);
         send(&mut bench, 1);
-        told += passive.log.take().len();
+        notifications += passive.log.take().len();
     }
-    assert_eq!(told, 8);
-    // By count: one for four. By time, when no more come.
+    assert_eq!(notifications, 8);
+    // By count: one notification per four. By time, when no more completions are added.
     assert_eq!(cq.control_interrupt_moderation(1_000, 4), NtStatus::SUCCESS);
     for _ in 0..2 {
         cq.arm(CqNotify::Any);
@@ -285,7 +288,7 @@ fn interrupt_moderation() {
         let mix = cq.control_interrupt_moderation(u32::MAX, count);
         assert_eq!(mix, NtStatus::INVALID_PARAMETER_MIX);
     }
-    // Switching it off tells what was held back.
+    // Disabling moderation delivers the delayed notification.
     cq.arm(CqNotify::Any);
     send(&mut bench, 1);
     assert_eq!(passive.log.take(), []);
@@ -299,21 +302,22 @@ fn interrupt_moderation() {
     assert_eq!(passive.log.take(), notified);
 }
 
-/// A way to an adapter that counts how often it is entered.
-struct Counting(Arc<TestAccess>, AtomicUsize);
+/// Driver of an adapter that counts its entries.
+struct CountingDriver(Arc<TestAccess>, AtomicUsize);
 
-impl Driver for Counting {
+impl Driver for CountingDriver {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.enter(work);
     }
 }
 
-// A poll of an empty queue, and an arm that nothing satisfies, do not enter the adapter, whose lock others may hold.
+// A poll of an empty queue, and an arm that is not satisfied, do not enter the adapter, whose lock another thread may
+// hold.
 #[test]
-fn polls_and_arms_of_an_empty_queue_stay_outside() {
+fn polls_and_arms_of_empty_queue_do_not_enter_adapter() {
     let mut bench = Bench::new(1);
-    let access = Arc::new(Counting(bench.nodes[0].access().clone(), AtomicUsize::new(0)));
+    let access = Arc::new(CountingDriver(bench.nodes[0].access().clone(), AtomicUsize::new(0)));
     let adapter = Adapter::new(access.clone());
     let log = Log::default();
     let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(4, log.note("cq")).unwrap());
@@ -334,15 +338,15 @@ fn polls_and_arms_of_an_empty_queue_stay_outside() {
     qp.flush();
     let before = entered();
     cq.arm(CqNotify::Any);
-    assert_eq!(entered(), before + 1, "there is something to tell");
+    assert_eq!(entered(), before + 1, "a notification is due");
     bench.settle();
     assert_eq!(log.take(), [("cq", NtStatus::SUCCESS)]);
 }
 
-// NDK-CQ-13: a queue pair on an overrun queue is of no use, though it never had a connection: it takes no receive whose
-// completion nobody would hear of, and what it had posted on the other queue is cancelled.
+// NDK-CQ-13: a queue pair on an overrun queue is unusable, even if it was never connected. It rejects receives, whose
+// completions would be lost. Requests posted on the other queue are cancelled.
 #[test]
-pub(super) fn an_overrun_spoils_idle_queue_pairs() {
+pub(super) fn overrun_fails_idle_queue_pairs() {
     let mut bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     let small = side.adapter.create_cq(1, side.log.note("small")).unwrap();
@@ -368,10 +372,10 @@ pub(super) fn an_overrun_spoils_idle_queue_pairs() {
     assert_eq!(side.adapter.counters().cq_error, 1);
 }
 
-// NDK-CQ-14, NDK-SRQ-4: the device is gone. Armed queues are told, and each arm from then on; work is cancelled, also
-// that of idle queue pairs; later calls say so, and objects can be closed.
+// NDK-CQ-14, NDK-SRQ-4: loss of the device. Armed queues are notified, and each later arm. Requests are cancelled, also
+// those of idle queue pairs. Later calls return the status, and objects can be closed.
 #[test]
-fn a_lost_device_is_told_everywhere() {
+fn device_loss_is_reported_everywhere() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let idle = Side::new(&bench, 0);
@@ -424,9 +428,9 @@ fn a_lost_device_is_told_everywhere() {
     drop(passive);
 }
 
-// NDK-DISC-1: a disconnect whose FIN nobody acknowledges ends in its time.
+// NDK-DISC-1: a disconnect whose FIN is not acknowledged ends after its time limit.
 #[test]
-fn a_disconnect_has_its_time_limit() {
+fn disconnect_times_out() {
     let mut bench = Bench::new(1);
     let (active, _passive) = connected(&mut bench);
     bench.is_cut = true;
@@ -450,8 +454,7 @@ fn creates_nothing(adapter: &Adapter) {
     assert_eq!(Some(status), refused);
 }
 
-// NDK-LIFE-7, NDK-ASY-1: a closed adapter makes nothing any more, used or not; each close that pends has its
-// completion.
+// NDK-LIFE-7, NDK-ASY-1: a closed adapter creates no objects, used before or not. Each pending close completes.
 #[test]
 fn a_closed_adapter_stays_closed() {
     let mut bench = Bench::new(1);
@@ -477,7 +480,7 @@ fn a_closed_adapter_stays_closed() {
     creates_nothing(&side.adapter);
 }
 
-// NdkQueryExtensionInterface: the one that there is, in its version, at the objects that have it.
+// NdkQueryExtensionInterface: the only interface, in its version, at the objects that support it.
 #[test]
 fn extension_interfaces() {
     let bench = Bench::new(1);

@@ -1,4 +1,4 @@
-//! Data: every operation in every size, packing, ordering, limits.
+//! Data transfer: every operation in every size, packing, ordering, limits.
 
 use std::{boxed::Box, vec, vec::Vec};
 
@@ -46,15 +46,15 @@ fn bare() -> AdapterConfig {
     AdapterConfig { crc: false, ..AdapterConfig::default() }
 }
 
-/// Nothing outside `offset..offset + length` has changed, and inside is the pattern.
+/// Asserts that `offset..offset + length` holds the pattern and all other bytes are unchanged.
 fn assert_placed(side: &Side, offset: usize, length: usize, seed: u8) {
     let content = side.content(0, BUFFER);
     assert!(content[offset..offset + length] == pattern(length, seed), "placed data");
     assert!(content[..offset].iter().all(|byte| *byte == 0), "before the target");
-    assert!(content[offset + length..].iter().all(|byte| *byte == 0), "behind the target");
+    assert!(content[offset + length..].iter().all(|byte| *byte == 0), "after the target");
 }
 
-// RDM-5.3-1, RDM-5.3-3, NDK-SGE-4, NDK-RES-1: sends of all sizes in all framings, byte for byte.
+// RDM-5.3-1, RDM-5.3-3, NDK-SGE-4, NDK-RES-1: sends of all sizes with all framings, byte for byte.
 #[test]
 pub(super) fn send_all_sizes() {
     for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked()), (4, bare())] {
@@ -118,7 +118,7 @@ pub(super) fn read_all_sizes() {
     }
 }
 
-// A peer may write a Read's source at any time, also while the response is queued: every CRC fits the bytes that leave.
+// A peer may write a Read's source at any time, also while the response is queued. Every CRC matches the bytes sent.
 #[test]
 fn read_responses_are_stable() {
     for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked())] {
@@ -140,10 +140,10 @@ fn read_responses_are_stable() {
     }
 }
 
-// A receive counts until it completes, also while its message arrives: a completion queue as deep as the receive queue
+// A receive counts until it completes, also while its message arrives. A completion queue of the receive queue's depth
 // does not overrun.
 #[test]
-fn a_message_in_progress_holds_its_receive() {
+fn message_in_progress_counts_as_posted_receive() {
     let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
     let mut bench = Bench::with(1, config);
     let limits = QpLimits { receive_queue_depth: 2, ..QpLimits::default() };
@@ -164,9 +164,9 @@ fn a_message_in_progress_holds_its_receive() {
     passive.receive(3, 200_000, 100);
 }
 
-// No more of a response is in flight than the path holds, and the rest follows with the acknowledgements.
+// The response data in flight does not exceed the capacity of the path; acknowledgments release the rest.
 #[test]
-fn read_responses_do_not_flood_the_path() {
+fn read_responses_respect_path_capacity() {
     let size = 1_000_000;
     let mut bench = Bench::new(1);
     (bench.path_octets, bench.window, bench.hold_acks) = (100_000, 4 << 20, false);
@@ -185,9 +185,9 @@ fn read_responses_do_not_flood_the_path() {
     assert_placed(&active, 0, size, 5);
 }
 
-// RDM-8.1.1-1: nothing leaves after the rights are gone, not even the rest of a response that has begun.
+// RDM-8.1.1-1: no data is sent after the rights are revoked, not even the rest of a response that has begun.
 #[test]
-fn nothing_leaves_after_deregistration() {
+fn no_data_is_sent_after_deregistration() {
     let size = 500_000;
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
@@ -201,16 +201,16 @@ fn nothing_leaves_after_deregistration() {
     let lists = bench.posted[1].len();
     assert_eq!(passive.mr.deregister(|| {}), NtStatus::SUCCESS);
     bench.settle();
-    // The one list behind it is the Terminate.
+    // The one list after it is the Terminate.
     assert_eq!(bench.posted[1].len(), lists + 1);
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     assert_eq!(passive.qp.stats().terminates_out, 1);
 }
 
-// NDK-ASY-1, NDK-LIFE-4: what is under way of a Write goes on in copies, and what has not begun ends the stream, before
-// deregistration is complete; so with a close, which comes behind a deregistration that waits.
+// NDK-ASY-1, NDK-LIFE-4: before a deregistration completes, the part of a Write in flight is copied. The part not yet
+// sent terminates the stream. The same holds for a close after a deregistration that pends.
 #[test]
-fn deregistration_waits_for_what_is_sent() {
+fn deregistration_waits_for_data_in_flight() {
     let size = 500_000;
     for closes in [false, true] {
         let mut bench = Bench::new(1);
@@ -223,11 +223,11 @@ fn deregistration_waits_for_what_is_sent() {
         let (to, token) = (target.address, target.token);
         active.qp.write(1, Data::Registered(&source), to, token, OpFlags::empty()).unwrap();
         bench.settle();
-        let note = |what| active.log.note(what);
+        let note = |name| active.log.note(name);
         if !closes {
             let (noted, mr) = (note("deregistered"), &active.mr);
             assert_eq!(mr.deregister(move || noted(NtStatus::SUCCESS)), NtStatus::PENDING);
-            assert_eq!(mr.deregister(|| {}), NtStatus::INVALID_PARAMETER, "it is under way");
+            assert_eq!(mr.deregister(|| {}), NtStatus::INVALID_PARAMETER, "it is pending");
             let again = mr.register(&active.buffer, 0, 1, crate::ndk::MrFlags::empty());
             assert_eq!(again, Err(NtStatus::INVALID_PARAMETER));
         }
@@ -236,8 +236,8 @@ fn deregistration_waits_for_what_is_sent() {
         assert_eq!(active.log.take(), []);
         bench.hold_acks = false;
         bench.settle();
-        let ended: Vec<_> = active.log.take().into_iter().map(|(what, _)| what).collect();
-        let ended: Vec<_> = ended.into_iter().filter(|what| what.ends_with("ed")).collect();
+        let ended: Vec<_> = active.log.take().into_iter().map(|(name, _)| name).collect();
+        let ended: Vec<_> = ended.into_iter().filter(|name| name.ends_with("ed")).collect();
         assert_eq!(ended, if closes { vec!["closed"] } else { vec!["deregistered", "closed"] });
         assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
         assert_eq!(active.qp.stats().terminates_out, 1);
@@ -248,7 +248,7 @@ fn deregistration_waits_for_what_is_sent() {
     }
 }
 
-/// Uneven pieces that lie apart, and the bytes that they make up.
+/// Returns uneven, discontiguous entries, and their total length.
 fn scattered(side: &Side, lengths: &[usize]) -> (Vec<Sge>, usize) {
     let mut offset = 64;
     let sges = lengths
@@ -274,7 +274,7 @@ fn gathered(side: &Side, lengths: &[usize]) -> Vec<u8> {
         .collect()
 }
 
-// Several entries on both sides, empty ones among them, for every operation.
+// Several entries on both sides, including empty ones, for every operation.
 #[test]
 pub(super) fn multiple_entries() {
     for lengths in [vec![1, 0, 2, 3000, 5], vec![20_000, 1, 40_000], vec![7, 7, 7, 7, 7, 7, 7, 7]] {
@@ -310,7 +310,7 @@ pub(super) fn multiple_entries() {
     }
 }
 
-// NDK-INL-1: captured by the post; more than the limit is refused; the number of parts is not limited.
+// NDK-INL-1: the post captures the data; more than the limit is rejected; the number of parts is unlimited.
 #[test]
 pub(super) fn inline_data() {
     let mut bench = Bench::new(1);
@@ -339,7 +339,7 @@ pub(super) fn inline_data() {
     assert_eq!(passive.content(1000, 4), b"data", "NDK-FLG-4");
 }
 
-// Small requests that wait together share lists; every segment begins with an FPDU (MPA-5.1).
+// Small queued requests share lists; every segment begins with an FPDU (MPA-5.1).
 #[test]
 fn small_requests_are_packed() {
     let mut bench = Bench::with(1, aligned());
@@ -353,7 +353,7 @@ fn small_requests_are_packed() {
     }
     bench.posted[0].clear();
     bench.settle();
-    // 64 bytes make an FPDU of 88; 16 of them fit a segment of 1448, and a cut one needs 128.
+    // An FPDU of a 64-byte message has 88 octets. 16 of them fit a segment of 1448, and a truncated one needs 128.
     let stats = active.qp.stats();
     assert_eq!(stats.sends, 100);
     assert!(bench.posted[0].len() <= 8, "{:?}", bench.posted[0]);
@@ -364,9 +364,9 @@ fn small_requests_are_packed() {
     assert!(passive.content(0, 6400) == active.content(0, 6400));
 }
 
-// Emss: full segments share a super-segment, because each of them is exactly one FPDU.
+// Emss: full segments share a GSO packet, because each of them is exactly one FPDU.
 #[test]
-fn aligned_fpdus_fill_super_segments() {
+fn aligned_fpdus_fill_gso_packets() {
     let mut bench = Bench::with(1, aligned());
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);
@@ -386,7 +386,7 @@ fn aligned_fpdus_fill_super_segments() {
     assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS)]);
 }
 
-// Max: one FPDU per super-segment.
+// Max: one FPDU per GSO packet.
 #[test]
 fn large_fpdus() {
     let mut bench = Bench::with(1, max());
@@ -397,14 +397,14 @@ fn large_fpdus() {
     active.send(0, 0, 1 << 20);
     bench.settle();
     let largest = bench.posted[0].iter().flatten().max().copied();
-    assert_eq!(largest, Some(44 * EMSS), "fills the super-segment");
+    assert_eq!(largest, Some(44 * EMSS), "fills the GSO packet");
     assert!(bench.posted[0].len() <= 17);
     assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS)]);
 }
 
-// Many small messages are one piece of memory and one super-segment, a large one is three slices.
+// Many small messages are one slice and one GSO packet; a large one is three slices.
 #[test]
-fn a_super_segment_is_few_slices() {
+fn gso_packet_has_few_slices() {
     let mut bench = Bench::new(1);
     bench.window = 1 << 20;
     let limits = QpLimits { initiator_queue_depth: 1024, ..QpLimits::default() };
@@ -422,7 +422,7 @@ fn a_super_segment_is_few_slices() {
         active.qp.write(n as u64, data, address, target.token, flags).unwrap();
     }
     bench.settle();
-    // An FPDU of 64 octets has 84; 44 segments of 1448 take 758 of them.
+    // An FPDU with 64 octets has 84; 44 segments of 1448 take 758 of them.
     assert_eq!(bench.posted[0].len(), 2, "{:?}", bench.posted[0]);
     assert!(bench.slices[0].iter().all(|slices| *slices <= 2), "{:?}", bench.slices[0]);
     assert_eq!(active.outcomes().len(), 1000);
@@ -439,7 +439,7 @@ fn a_super_segment_is_few_slices() {
     assert_eq!((&bench.posted[0][..], &bench.slices[0][..]), (&[vec![60_020]][..], &[3][..]));
 }
 
-// 64 KiB are more than an FPDU and a super-segment may hold: the rest shares a list with what follows.
+// 64 KiB exceed the size of an FPDU and of a GSO packet: the rest shares a list with the next message.
 #[test]
 fn the_rest_of_a_message_shares_a_list_with_the_next() {
     let mut bench = Bench::new(1);
@@ -457,15 +457,15 @@ fn the_rest_of_a_message_shares_a_list_with_the_next() {
     assert_eq!(lists.len(), (8 * 65_600_usize).div_ceil(44 * EMSS), "{lists:?}");
     let fpdus: usize = lists.iter().map(Vec::len).sum();
     assert!(fpdus <= 17, "{lists:?}");
-    // All but the last are full, but for what would split a trailer.
+    // All but the last are full, except for octets that would split a trailer.
     let full = |list: &&Vec<usize>| 44 * EMSS - list.iter().sum::<usize>() < 8;
     assert_eq!(lists.iter().filter(full).count(), lists.len() - 1, "{lists:?}");
     assert_eq!(active.outcomes().len(), 8);
 }
 
-// A post is sent before it returns when little is under way; else it waits for company, but not for too much of it.
+// A post is sent before it returns while little data is in flight. Otherwise posts are batched, up to a limit.
 #[test]
-fn posts_wait_for_company_while_the_connection_flows() {
+fn posts_are_batched_while_connection_is_busy() {
     let mut bench = Bench::new(1);
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);
@@ -480,7 +480,7 @@ fn posts_wait_for_company_while_the_connection_flows() {
     assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
     assert_eq!(post(64, OpFlags::empty()), Urgency::Now);
     bench.settle();
-    assert_eq!(post(2 * EMSS, OpFlags::empty()), Urgency::Now, "two small messages are under way");
+    assert_eq!(post(2 * EMSS, OpFlags::empty()), Urgency::Now, "two small messages are in flight");
     bench.settle();
     assert_eq!(post(64, OpFlags::empty()), Urgency::Soon);
     assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
@@ -488,34 +488,34 @@ fn posts_wait_for_company_while_the_connection_flows() {
     assert_eq!(
         post(25_000, OpFlags::empty()),
         Urgency::Now,
-        "two lists of a kernel socket have come together"
+        "two lists of a kernel socket are queued"
     );
     bench.settle();
     assert_eq!(post(64, OpFlags::empty()), Urgency::Soon);
     bench.settle();
-    // A failed post has what was deferred sent (NDK-DEF-3).
+    // A failed post sends the deferred requests (NDK-DEF-3).
     assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
     let bad = OpFlags::RDMA_READ_LOCAL_INVALIDATE;
     let data = [active.sge(0, 64)];
     assert!(active.qp.send(0, Data::Registered(&data), bad).is_err());
     assert_eq!(access.urgency.lock().unwrap().take(), Some(Urgency::Soon));
     bench.settle();
-    // There is no room: however much comes, nothing can be sent before an acknowledgement.
+    // The window is full: no queued data can be sent before an acknowledgment.
     assert_eq!(post(2 << 20, OpFlags::empty()), Urgency::Now);
     bench.settle();
     assert_eq!(post(600_000, OpFlags::empty()), Urgency::Soon);
     bench.hold_acks = false;
     bench.release_acks();
     bench.settle();
-    assert_eq!(post(64, OpFlags::empty()), Urgency::Now, "nothing is under way");
+    assert_eq!(post(64, OpFlags::empty()), Urgency::Now, "nothing is in flight");
     bench.settle();
     assert_eq!(active.outcomes().len(), 12);
-    // A receive leads to nothing.
+    // A receive has no effect to flush.
     passive.receive(0, 0, 64);
     assert_eq!(*bench.nodes[1].access().urgency.lock().unwrap(), Some(Urgency::None));
 }
 
-// NDK-DEF-1, -2: deferred requests keep their order among others and are sent with the next.
+// NDK-DEF-1, -2: deferred requests keep their posting order and are sent with the next request.
 #[test]
 pub(super) fn deferred_requests_keep_their_order() {
     let mut bench = Bench::new(1);
@@ -537,7 +537,7 @@ pub(super) fn deferred_requests_keep_their_order() {
     }
 }
 
-// Decision 7: small messages complete when TCP has them, large ones when acknowledged.
+// Decision 7: small messages complete when TCP has them, large ones when they are acknowledged.
 #[test]
 fn completion_does_not_wait_for_a_delayed_acknowledgement() {
     let mut bench = Bench::new(1);
@@ -551,13 +551,13 @@ fn completion_does_not_wait_for_a_delayed_acknowledgement() {
     active.send(1, 0, 100_000);
     bench.settle();
     assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS)]);
-    // The buffer may be reused at once: what is under way was copied.
+    // The buffer may be reused at once: data in flight was copied.
     assert_eq!(active.qp.stats().copied_aside_bytes, 16 * 1024);
     bench.release_acks();
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
 }
 
-// NDK-WR-6, NDK-SIL-1: posting order; successes of silent requests give no completion.
+// NDK-WR-6, NDK-SIL-1: posting order; silent requests that succeed have no completion.
 #[test]
 pub(super) fn order_and_silence() {
     let mut bench = Bench::new(5);
@@ -577,7 +577,7 @@ pub(super) fn order_and_silence() {
     assert_eq!(active.outcomes(), expected);
 }
 
-// NDK-CD-1, RDM-6.1-2: reads beyond ORD wait and all succeed; later sends wait behind them.
+// NDK-CD-1, RDM-6.1-2: reads beyond ORD are queued and all succeed; later sends are queued after them.
 #[test]
 pub(super) fn reads_beyond_the_limit_wait() {
     for limit in [1, 3] {
@@ -601,7 +601,7 @@ pub(super) fn reads_beyond_the_limit_wait() {
     }
 }
 
-// NDK-CD-1 with 0: a read that could never start is refused.
+// NDK-CD-1 with 0: a read that could never start is rejected.
 #[test]
 pub(super) fn no_reads_allowed() {
     let mut bench = Bench::new(1);
@@ -617,7 +617,7 @@ pub(super) fn no_reads_allowed() {
     );
 }
 
-// NDK-FEN-1: a fenced send of what a read brings carries the data read.
+// NDK-FEN-1: a fenced send of a read's sink carries the data read.
 #[test]
 pub(super) fn read_fence() {
     let mut bench = Bench::new(3);
@@ -634,7 +634,7 @@ pub(super) fn read_fence() {
     assert!(passive.content(100_000, 30_000) == pattern(30_000, 8));
 }
 
-// NDK-CQ-8, NDK-CQ-7: solicited sends satisfy a SOLICITED arm, others do not.
+// NDK-CQ-8, NDK-CQ-7: solicited sends satisfy a SOLICITED arm; unsolicited ones do not.
 #[test]
 pub(super) fn solicited_events() {
     let mut bench = Bench::new(1);
@@ -672,7 +672,7 @@ pub(super) fn deferred_requests() {
     assert_eq!(active.qp.send(2, data, bad), Err(NtStatus::INVALID_PARAMETER));
     bench.settle();
     assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS), (1, NtStatus::SUCCESS)]);
-    // So does one that is refused for its entries, though it has the flag itself.
+    // A request rejected for its entries also starts the chain, though it has the flag itself.
     active.qp.send(3, data, OpFlags::DEFER).unwrap();
     let entries = [sge; 200];
     let many = active.qp.send(4, Data::Registered(&entries), OpFlags::DEFER);
@@ -681,7 +681,7 @@ pub(super) fn deferred_requests() {
     assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS)]);
 }
 
-// Both directions at once under a small window, with reads each way: nothing is lost or mixed.
+// Both directions concurrently with a small window, with reads each way: no data is lost or mixed up.
 #[test]
 fn soak() {
     for seed in 0..6 {
@@ -723,7 +723,7 @@ fn soak() {
     }
 }
 
-// Queue limits (NDK-WR-4): a refused post has no completion.
+// Queue limits (NDK-WR-4): a rejected post has no completion.
 #[test]
 pub(super) fn post_limits() {
     let mut bench = Bench::new(1);

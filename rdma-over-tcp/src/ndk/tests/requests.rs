@@ -1,4 +1,4 @@
-//! Work requests: flags, entries, limits, silence; and the NetworkDirect SDK's scenarios of memory.
+//! Work requests: flags, entries, limits, silent success; and memory scenarios of the NetworkDirect SDK.
 
 use std::{vec, vec::Vec};
 
@@ -16,18 +16,18 @@ use crate::{
 };
 
 const NONE: OpFlags = OpFlags::empty();
-/// Bytes of a Write that a Terminate finds under way.
+/// Size of a Write that is still in flight when a Terminate arrives, bytes.
 const LARGE: usize = 300_000;
 
-/// The connection has ended by an error that `passive` has found.
+/// Asserts that the connection ended by an error that `passive` detected.
 fn assert_ended(bench: &mut Bench, active: &Side, error: WireError) {
     bench.settle();
     let reason = DisconnectReason::terminated(error.number()).0;
     assert_eq!(active.log.take(), [("disconnect event", NtStatus(reason))]);
 }
 
-// NDK-SGE-2, NDK-INL-1: inline entries are of any memory, however many, whatever their tokens would be; the memory is
-// its owner's again when the post returns, and only their bytes are limited.
+// NDK-SGE-2, NDK-INL-1: inline entries may refer to any memory, in any number, with any token. The consumer may reuse
+// the memory when the post returns. Only their bytes are limited.
 #[test]
 pub(super) fn inline_entries() {
     let mut bench = Bench::new(1);
@@ -37,7 +37,7 @@ pub(super) fn inline_entries() {
     let mut passive = Side::new(&bench, 1);
     connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
     active.fill(0, 4096, 1);
-    // Not registered with anything.
+    // Memory without a registration.
     let own = active.adapter.allocate(64).unwrap();
     own.write_at(0, &[9; 64]);
     let mut parts: Vec<_> =
@@ -83,7 +83,7 @@ fn post(
         }
         OperationType::Write => active.qp.write(1, data, other.address, other.token, flags),
         OperationType::Read => {
-            // Its first sink has a token that may be invalidated.
+            // The token of its first sink may be invalidated.
             let token = fast_register(OpFlags::ALLOW_LOCAL_WRITE)?;
             let sink = Sge { address: 0, length: 100, token };
             active.qp.read(1, &[sink], other.address, other.token, flags)
@@ -101,8 +101,8 @@ fn post(
     }
 }
 
-// NDK-FLG-5, NDK-SIL-1, NDK-DEF-2: every flag alone and all legal ones together, at every request, on a connection:
-// those that fit are carried out, silently if asked for; others are refused and leave no completion.
+// NDK-FLG-5, NDK-SIL-1, NDK-DEF-2: every flag alone, and all legal ones together, at every request, on a connection.
+// Legal requests are executed, silently if requested. The rest are rejected and leave no completion.
 #[test]
 pub(super) fn every_flag_at_every_request() {
     use OperationType::{Bind, FastRegister, Invalidate, Read, Send, Write};
@@ -126,7 +126,7 @@ pub(super) fn every_flag_at_every_request() {
             let posted = post((&active, &passive), operation, flags);
             let expected = if is_legal { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) };
             assert_eq!(posted, expected, "{operation:?} {flags:?}");
-            // It sends what was deferred.
+            // This post sends the deferred requests.
             active.qp.send(2, Data::Registered(&[]), NONE).unwrap();
             passive.receive(3, 8192, 100);
             bench.settle();
@@ -140,9 +140,9 @@ pub(super) fn every_flag_at_every_request() {
     }
 }
 
-// NDK-FLG-1, NDK-MEM-11: what each composite opens to a peer, at regions, fast registrations and windows.
+// NDK-FLG-1, NDK-MEM-11: the peer access that each composite grants, at regions, fast registrations and windows.
 #[test]
-pub(super) fn composite_flags_open_what_they_say() {
+pub(super) fn composite_flags_grant_documented_access() {
     let (read, write) = (0x8, 0x30);
     let cases: [(u32, u32, bool, bool); 5] = [
         (0x0, 0x0, false, false),
@@ -201,8 +201,8 @@ pub(super) fn composite_flags_open_what_they_say() {
     }
 }
 
-// NDK-SGE-4 and the adapter's limits: entries of reads have a limit of their own, which overrides that of initiator
-// requests; entries of receives and bytes of any request have theirs. One at the limit is carried out.
+// NDK-SGE-4 and the adapter's limits. Entries of reads have their own limit, which overrides that of initiator
+// requests. Entries of receives and bytes of any request have theirs. A request at the limit is executed.
 #[test]
 fn limits_of_entries() {
     let config = AdapterConfig::default();
@@ -247,8 +247,8 @@ fn limits_of_entries() {
     assert_eq!(passive.outcomes(), succeeded(&[2, 3]));
 }
 
-// NDK-SIL-1: a stream of silent requests with one that fails: one completion for the failure, and one for each later
-// one, which is flushed.
+// NDK-SIL-1: a series of silent requests of which one fails. The failure completes, and so does each later request,
+// which is flushed.
 #[test]
 pub(super) fn silent_requests_with_a_failure() {
     let mut bench = Bench::new(1);
@@ -282,7 +282,7 @@ pub(super) fn silent_requests_with_a_failure() {
     assert_eq!(active.outcomes(), outcomes);
 }
 
-/// A window of `side` over `length` bytes of its buffer.
+/// Binds a window of `side` to `length` bytes of its buffer.
 fn window(side: &Side, length: usize, rights: OpFlags) -> Sge {
     let mw = side.pd.create_mw().unwrap();
     let address = side.buffer.address();
@@ -290,11 +290,11 @@ fn window(side: &Side, length: usize, rights: OpFlags) -> Sge {
     Sge { address, length: length as u32, token }
 }
 
-// NdInvalidRead, NdInvalidWrite, NdOverRead, NdOverWrite, NdWriteViolation (NDK-ERR-2, NDK-MEM-13): the initiator's
-// request ends ACCESS_VIOLATION unless it has completed before, the connection ends, the victim's receive is CANCELLED,
-// and no byte is placed outside of the window.
+// NdInvalidRead, NdInvalidWrite, NdOverRead, NdOverWrite, NdWriteViolation (NDK-ERR-2, NDK-MEM-13). The initiator's
+// request fails with ACCESS_VIOLATION unless it has already completed. The connection ends, the victim's receive is
+// CANCELLED, and no byte is placed outside the window.
 #[test]
-pub(super) fn what_a_window_refuses() {
+pub(super) fn window_violations_are_rejected() {
     let both = OpFlags::ALLOW_REMOTE_READ | OpFlags::ALLOW_REMOTE_WRITE;
     let cases = [
         ("NdInvalidRead", both, true, LARGE, true),
@@ -307,7 +307,7 @@ pub(super) fn what_a_window_refuses() {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
         let target = window(&passive, LARGE, rights);
-        // The peer may name it once the bind is done.
+        // The peer may use the window once the bind has completed.
         bench.settle();
         passive.receive(1, 1 << 20, 100);
         if invalidates {
@@ -328,8 +328,8 @@ pub(super) fn what_a_window_refuses() {
             }
         }
         bench.settle();
-        // Only the last byte of that Write is wrong: its tail was copied aside, and it is complete when TCP has it. On
-        // TAPs TCP's window is smaller, and the Terminate finds it under way.
+        // Only the last byte of that Write is invalid. Its tail was copied aside, and it completes when TCP has it. On
+        // TAPs TCP's window is smaller, and the Terminate arrives while it is in flight.
         let status = match case {
             "NdOverWrite" if taps::chosen().is_none() => NtStatus::SUCCESS,
             _ => NtStatus::ACCESS_VIOLATION,
@@ -340,16 +340,16 @@ pub(super) fn what_a_window_refuses() {
         assert_eq!(victim.last().map(|(_, status)| *status), Some(NtStatus::CANCELLED), "{case}");
         let placed = passive.content(0, BUFFER);
         if case == "NdOverWrite" {
-            // Segments before the one that crosses the end are within.
-            assert!(placed[LARGE..].iter().all(|byte| *byte == 0), "behind the window");
+            // Segments before the one that crosses the end are within the window.
+            assert!(placed[LARGE..].iter().all(|byte| *byte == 0), "after the window");
         } else {
             assert!(placed.iter().all(|byte| *byte == 0), "{case}");
         }
     }
 }
 
-// NdMRDeregister: busy while a window is bound, and free when it is not. NdMRInvalidBuffer (NDK-MEM-18): nothing to be
-// registered is INVALID_PARAMETER.
+// NdMRDeregister: busy while a window is bound, then allowed. NdMRInvalidBuffer (NDK-MEM-18): registering zero bytes is
+// INVALID_PARAMETER.
 #[test]
 pub(super) fn deregistration_and_empty_buffers() {
     let mut bench = Bench::new(1);
@@ -374,7 +374,8 @@ pub(super) fn deregistration_and_empty_buffers() {
     assert_eq!(mr.local_token(), 0);
 }
 
-// NdQpMax, NdLargeQPDepth: a queue pair at every advertised limit is made and used; one more of any is refused.
+// NdQpMax, NdLargeQPDepth: a queue pair at every advertised limit is created and used; exceeding any limit by one is
+// rejected.
 #[test]
 pub(super) fn queue_pairs_at_the_limits() {
     let mut bench = Bench::new(1);
@@ -416,13 +417,13 @@ pub(super) fn queue_pairs_at_the_limits() {
     assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS), (1, NtStatus::SUCCESS)]);
 }
 
-// ndmw: a large window is read at both ends, written in blocks, and then filled from below by small Writes.
+// ndmw: a large window is read at both ends, written in blocks, and then filled from the start by small Writes.
 #[test]
 fn a_large_window() {
     a_window(64 << 20);
 }
 
-// The same, small enough for frames.
+// The same, with a size that suits frames.
 #[test]
 pub(super) fn a_window_of_four_mebibytes() {
     a_window(4 << 20);
@@ -463,13 +464,13 @@ fn a_window(length: usize) {
     bench.settle();
     let content = passive.content(0, length);
     assert!(content[..small] == pattern(small, 9));
-    assert!(content[small..] == pattern(length, 7)[small..], "nothing else has changed");
+    assert!(content[small..] == pattern(length, 7)[small..], "other bytes are unchanged");
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS); 6]);
 }
 
-// The tokens that a program has seen tell nothing of the next: an access with its neighbours ends the connection.
+// Observed tokens do not predict the next one: an access with a neighboring value terminates the connection.
 #[test]
-fn neighbours_of_a_token() {
+fn adjacent_token_is_rejected() {
     for step in [1, 0x100_u32.wrapping_neg(), u32::MAX] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);

@@ -13,14 +13,14 @@ use crate::ndk::{
     MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
-/// Callbacks that were called, in order.
+/// Log of called callbacks, in order.
 #[derive(Clone, Default)]
 pub(super) struct Log(Arc<Mutex<Vec<(&'static str, NtStatus)>>>);
 
 impl Log {
-    pub(super) fn note(&self, what: &'static str) -> impl Fn(NtStatus) + Send + Sync + 'static {
+    pub(super) fn note(&self, name: &'static str) -> impl Fn(NtStatus) + Send + Sync + 'static {
         let log = self.0.clone();
-        move |status| log.lock().unwrap().push((what, status))
+        move |status| log.lock().unwrap().push((name, status))
     }
 
     pub(super) fn take(&self) -> Vec<(&'static str, NtStatus)> {
@@ -28,7 +28,7 @@ impl Log {
     }
 }
 
-/// A consumer on one node, with one queue pair and one registered buffer.
+/// Consumer on one node, with one queue pair and one registered buffer.
 pub(super) struct Side {
     pub(super) adapter: Adapter,
     pub(super) pd: Pd,
@@ -77,7 +77,7 @@ impl Side {
         }
     }
 
-    /// Fills a span with a pattern that depends on `seed` and position.
+    /// Fills a range with a pattern that depends on `seed` and position.
     pub(super) fn fill(&self, offset: usize, length: usize, seed: u8) {
         self.buffer.write_at(offset, &pattern(length, seed));
     }
@@ -88,7 +88,7 @@ impl Side {
         content
     }
 
-    /// All completions there are.
+    /// Returns all available completions.
     pub(super) fn poll(&self) -> Vec<NdkResultEx> {
         let mut results = [NdkResultEx::default(); 64];
         let mut all = Vec::new();
@@ -100,7 +100,7 @@ impl Side {
         }
     }
 
-    /// Contexts and statuses of all completions.
+    /// Returns contexts and statuses of all completions.
     pub(super) fn outcomes(&self) -> Vec<(u64, NtStatus)> {
         self.poll().into_iter().map(|result| (result.request_context, result.status)).collect()
     }
@@ -127,7 +127,7 @@ pub(super) const LIMITS: ReadLimit = ReadLimit { inbound: 16, outbound: 16 };
 
 pub(super) type Mailbox = Arc<Mutex<Vec<Connector>>>;
 
-/// A listener on node 1 that puts connectors into a mailbox.
+/// Listens on node 1; incoming connectors are added to a mailbox.
 pub(super) fn listen(bench: &mut Bench) -> (Listener, Mailbox) {
     listen_at(bench, bench.server)
 }
@@ -146,7 +146,7 @@ pub(super) fn listen_at(bench: &mut Bench, server: SocketAddr) -> (Listener, Mai
     (listener, mailbox)
 }
 
-/// Two sides, connected.
+/// Connects two sides.
 pub(super) fn connected(bench: &mut Bench) -> (Side, Side) {
     connected_with(bench, LIMITS, LIMITS)
 }
@@ -172,7 +172,7 @@ pub(super) fn connect(
     connect_at(bench, active, passive, [active_limits, passive_limits], bench.server);
 }
 
-/// Connects two sides by a listener of their own: a bench may have several.
+/// Connects two sides through a listener of their own: a bench may have several.
 pub(super) fn connect_at(
     bench: &mut Bench,
     active: &mut Side,
@@ -203,12 +203,12 @@ pub(super) fn connect_at(
     assert_eq!(passive.log.take(), [("accept", NtStatus::SUCCESS)]);
     active.connector = Some(connector);
     passive.connector = Some(incoming);
-    // It pends until the accepted connector is closed.
+    // The close pends until the accepted connector is closed.
     assert_eq!(listener.close(|| {}), NtStatus::PENDING);
     bench.settle();
 }
 
-/// The reason of the disconnect event after a reset.
+/// Reason of the disconnect event after a reset.
 pub(super) const RESET: NtStatus = NtStatus(DisconnectReason::RESET.0);
 
 pub(super) fn disconnect_event(log: &Log) -> Option<DisconnectEvent> {

@@ -1,4 +1,5 @@
-//! Adapters on kernel sockets: the tests of this interface that need no pipe, and what the kernel alone can do.
+//! Adapters on kernel sockets: the tests of this interface that do not need the pipe, and behavior specific to the
+//! kernel.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +14,7 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::{
     bench::Bench,
-    kernel::Polled,
+    kernel::PolledSockets,
     sides::{BUFFER, LIMITS, connected},
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
     rdmap::{Terminate, terminate_header},
 };
 
-/// MPA's Reply of revision 1, with CRC and without private data.
+/// MPA Reply of revision 1, with CRC and without private data.
 const REPLY: &[u8] = b"MPA ID Rep Frame\x40\x01\0\0";
 
 fn terminate(error: WireError) -> Vec<u8> {
@@ -44,11 +45,11 @@ fn accept(listener: &TcpListener) -> TcpStream {
     peer
 }
 
-// A Terminate and a reset come together, and a write meets the reset before the Terminate is read.
+// A Terminate and a reset arrive together, and a write encounters the reset before the Terminate is read.
 #[test]
 fn a_terminate_before_a_reset_is_read() {
     let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
-    let polled = Arc::new(Polled::new(config));
+    let polled = Arc::new(PolledSockets::new(config));
     let adapter = Adapter::new(polled.clone());
     let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
@@ -57,7 +58,7 @@ fn a_terminate_before_a_reset_is_read() {
     let connector = adapter.create_connector().unwrap();
     let begun = Begun::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
     polled.poll();
-    // The handshake is the kernel's; the Request leaves in one of these polls.
+    // The kernel performs the handshake; one of these polls sends the Request.
     let peer = std::thread::spawn(move || accept(&listener));
     assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
     let mut peer = peer.join().unwrap();
@@ -78,7 +79,7 @@ fn a_terminate_before_a_reset_is_read() {
 #[test]
 fn reply_that_arrived_while_stopped_precedes_the_expired_limit() {
     let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
-    let polled = Arc::new(Polled::new(config));
+    let polled = Arc::new(PolledSockets::new(config));
     let adapter = Adapter::new(polled.clone());
     let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
@@ -98,10 +99,10 @@ fn reply_that_arrived_while_stopped_precedes_the_expired_limit() {
     assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
 }
 
-// While the connection flows, posts send full lists only. The rest is sent with the next posts, by the next poll, or
+// While the connection is busy, posts send full lists only. The rest is sent with the next posts, by the next poll, or
 // by a disconnect.
 #[test]
-fn what_fills_no_list_is_left_to_the_next_posts() {
+fn partial_list_is_sent_with_later_posts() {
     super::kernel::run(|| {
         const MESSAGE: usize = 64 * 1024;
         let mut bench = Bench::new(1);
@@ -120,11 +121,11 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
         let data = [active.sge(0, 20 * MESSAGE)];
         let flags = OpFlags::empty();
         active.qp.write(1, Data::Registered(&data), target.address, target.token, flags).unwrap();
-        assert!(!polled.settle(), "a lone message leaves at once, however long it is");
+        assert!(!polled.settle(), "a lone message of any length is sent at once");
         assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
         let before = lists();
         write(4);
-        assert!(polled.settle(), "the connection flows");
+        assert!(polled.settle(), "the connection is busy");
         assert_eq!(lists() - before, 1);
         write(4);
         assert!(polled.settle());
@@ -132,7 +133,7 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
         assert!(active.outcomes().len() < 8);
         polled.poll();
         assert_eq!(lists() - before, 3);
-        // A disconnect sends what is left.
+        // A disconnect sends the rest.
         write(4);
         polled.poll();
         write(4);
@@ -149,9 +150,9 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
     });
 }
 
-// A peer that resets is noticed while a message waits for its receive, and nothing is read.
+// A peer's reset is detected while a message waits for its receive and no data is read.
 #[test]
-fn a_reset_is_seen_while_data_is_refused() {
+fn reset_is_detected_while_data_is_refused() {
     super::kernel::run(|| {
         let receive_wait = Duration::from_secs(100);
         let mut bench = Bench::with(1, AdapterConfig { receive_wait, ..AdapterConfig::default() });
@@ -166,9 +167,9 @@ fn a_reset_is_seen_while_data_is_refused() {
     });
 }
 
-/// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe,
-/// look into it, or expect a Send or Write to fail by the peer's Terminate: here it is complete when the kernel has
-/// its bytes.
+/// Defines a test over kernel sockets for each of these tests. Excluded are tests that delay, cut or corrupt the pipe,
+/// or inspect it. Also excluded are tests that expect a Terminate to fail a Send or Write: here it completes once the
+/// kernel has its bytes.
 macro_rules! over_kernel_sockets {
     ($($module:ident: $($test:ident)*;)*) => {
         $(mod $module {
@@ -187,16 +188,16 @@ over_kernel_sockets! {
         private_data_limits
         read_limits_are_exact
         reject_and_retry
-        active_side_gives_up
-        peer_gives_up_before_the_answer
+        active_side_aborts
+        peer_aborts_before_reply
         misuse
         disconnect
         flush_on_peer_close
         abortive_close
         flush
         pause
-        an_overrun_leaves_other_queues_alone
-        overrun_dooms_queue_pairs
+        overrun_does_not_affect_other_queues
+        overrun_terminates_connections
         disconnect_inside_the_event
         ready_to_receive;
     errors:
@@ -213,18 +214,18 @@ over_kernel_sockets! {
         refused_posts
         one_side_allows_extensions
         immediate_data_without_a_receive
-        atomics_beside_local_ones;
+        atomics_concurrent_with_local_ones;
     invalidation:
         fast_register_and_remote_invalidate
         read_with_local_invalidate
-        a_read_invalidates_no_region_of_others;
+        read_does_not_invalidate_foreign_region;
     lifetimes:
         close_inside_the_own_completion
         stale_handles
         close_of_a_connected_queue_pair
         endpoint_reuse
         creation_limits
-        close_behind_a_disconnect;
+        close_after_disconnect;
     operations:
         send_all_sizes
         write_all_sizes
@@ -240,19 +241,19 @@ over_kernel_sockets! {
         deferred_requests
         post_limits;
     startup:
-        no_room_for_a_connector
-        a_connector_that_nobody_answers
+        connector_over_backlog_is_rejected
+        unanswered_connector_times_out
         causes_of_failed_accepts;
     waits:
         messages_wait_in_order
-        a_wait_ends
-        a_peer_that_closes_is_heard_out
-        the_end_passes_messages_that_wait
+        receive_wait_times_out
+        data_before_fin_is_delivered
+        disconnect_event_overtakes_waiting_messages
         a_disconnect_does_not_wait_for_receives
-        a_consumer_that_disconnects_waits_no_more;
+        disconnect_ends_receive_wait;
     endpoints:
         shared_endpoints
         management;
     objects:
-        an_overrun_spoils_idle_queue_pairs;
+        overrun_fails_idle_queue_pairs;
 }

@@ -18,7 +18,7 @@ use crate::{
     rnic::{QpEvent, QpState},
 };
 
-/// Small limits of their own say that they do not count.
+/// Limits of a queue pair with a shared queue; the limits of its own receives are ignored.
 const WITHOUT_RECEIVES: QpLimits = QpLimits {
     receive_queue_depth: 0,
     initiator_queue_depth: 64,
@@ -27,18 +27,18 @@ const WITHOUT_RECEIVES: QpLimits = QpLimits {
     inline_data_size: 256,
 };
 
-/// Receiving ends whose queue pairs share a queue, and their peers.
-struct Shared {
+/// Receiving sides whose queue pairs share a queue, and their peers.
+struct SharedQueueBench {
     bench: Bench,
     peers: Vec<Side>,
-    /// The receiving consumer's objects, with the first queue pair.
+    /// Objects of the receiving consumer, with the first queue pair.
     sides: Vec<Side>,
     srq: Srq,
     log: Log,
 }
 
-impl Shared {
-    /// `depth` receives, a threshold, and so many connections.
+impl SharedQueueBench {
+    /// Creates a queue of `depth` receives with a threshold, and the connections.
     fn new(depth: u32, threshold: u32, connections: usize) -> Self {
         let mut bench = Bench::new(7);
         let log = Log::default();
@@ -74,14 +74,14 @@ impl Shared {
         self.srq.receive(context, &[self.sides[0].sge(offset, length)]).unwrap();
     }
 
-    /// Queue pairs, requests and statuses of what was received.
+    /// Returns queue pairs, requests and statuses of completed receives.
     fn received(&self) -> Vec<(u64, u64, NtStatus)> {
         let tuple =
             |result: NdkResultEx| (result.qp_context, result.request_context, result.status);
         self.sides[0].poll().into_iter().map(tuple).collect()
     }
 
-    /// Until the first segment of a message has taken one of `posted` receives.
+    /// Runs until the first segment of a message has consumed one of `posted` receives.
     fn step_until_taken(&mut self, posted: u32) {
         let Self { bench, sides, srq, .. } = self;
         let attributes =
@@ -89,7 +89,7 @@ impl Shared {
         while attributes().posted == posted {
             assert!(bench.step());
         }
-        assert_eq!(sides[0].poll(), [], "it is under way");
+        assert_eq!(sides[0].poll(), [], "it is incomplete");
     }
 
     fn limits_reached(&self) -> usize {
@@ -97,13 +97,13 @@ impl Shared {
     }
 }
 
-// NDK-SRQ-6, NDK-RES-4: messages take receives in order of their first segments, whichever connection they come by;
-// each completion names its queue pair, and the bytes are where they belong.
+// NDK-SRQ-6, NDK-RES-4: messages consume receives in the order of their first segments, across connections. Each
+// completion identifies its queue pair, and the bytes are placed correctly.
 #[test]
 fn receives_are_taken_in_order_of_arrival() {
-    let mut shared = Shared::new(8, 0, 2);
+    let mut shared = SharedQueueBench::new(8, 0, 2);
     (0..4).for_each(|n| shared.receive(n, 100_000 * n as usize, 100_000));
-    // A large message, cut by the window, holds the receive that it has taken while a small one overtakes it.
+    // A large message, cut by the window, keeps the receive that it has consumed while a small one overtakes it.
     shared.bench.window = 8 * 1024;
     shared.peers[0].fill(0, 90_000, 1);
     shared.peers[1].fill(0, 100, 2);
@@ -124,16 +124,16 @@ fn receives_are_taken_in_order_of_arrival() {
     assert_eq!(stats, [1, 2], "receives taken per queue pair are counted (SEC-6.4.3.1-1)");
 }
 
-// A message that finds no receive ends its connection, and no other (RFC 5041 §7.2).
+// A message that finds no receive terminates its own connection only (RFC 5041 §7.2).
 #[test]
-fn an_empty_queue_ends_one_connection() {
-    let mut shared = Shared::new(8, 0, 2);
+fn empty_queue_terminates_one_connection() {
+    let mut shared = SharedQueueBench::new(8, 0, 2);
     shared.peers[0].send(1, 0, 100_000);
     shared.bench.settle();
     let found = EndReason::Found(WireError::UntaggedNoBuffer.number());
     let reason = DisconnectReason::new(Some(found));
     assert_eq!(shared.sides[0].log.take(), [("disconnect event", NtStatus(reason.0))]);
-    assert_eq!(shared.peers[0].outcomes(), [(1, NtStatus::IO_TIMEOUT)], "as an own queue");
+    assert_eq!(shared.peers[0].outcomes(), [(1, NtStatus::IO_TIMEOUT)], "as with an own queue");
     shared.receive(5, 0, 100);
     shared.peers[1].send(2, 0, 100);
     shared.bench.settle();
@@ -142,9 +142,9 @@ fn an_empty_queue_ends_one_connection() {
 
 // NDK-SRQ-2, -3: one notification when fewer receives are queued than the threshold, until it is set again.
 #[test]
-fn the_threshold_is_told_once() {
-    let mut shared = Shared::new(8, 2, 1);
-    let send = |shared: &mut Shared| {
+fn threshold_is_notified_once() {
+    let mut shared = SharedQueueBench::new(8, 2, 1);
+    let send = |shared: &mut SharedQueueBench| {
         shared.peers[0].send(1, 0, 10);
         shared.bench.settle();
     };
@@ -154,14 +154,14 @@ fn the_threshold_is_told_once() {
     (1..=4).for_each(|n| shared.receive(n, 0, 10));
     send(&mut shared);
     send(&mut shared);
-    assert_eq!(shared.limits_reached(), 0, "two are left");
-    // Depth and threshold 0 keep what there is.
+    assert_eq!(shared.limits_reached(), 0, "two remain");
+    // Depth 0 and threshold 0 keep the current values.
     shared.srq.modify(0, 0).unwrap();
     send(&mut shared);
-    assert_eq!(shared.limits_reached(), 1, "one is left");
+    assert_eq!(shared.limits_reached(), 1, "one remains");
     send(&mut shared);
     assert_eq!(shared.limits_reached(), 0, "once");
-    // Nor do they arm.
+    // Zero values do not arm the threshold either.
     shared.srq.modify(0, 0).unwrap();
     shared.bench.settle();
     assert_eq!(shared.limits_reached(), 0);
@@ -176,7 +176,7 @@ fn the_threshold_is_told_once() {
     assert_eq!(shared.limits_reached(), 1);
 }
 
-// NDK-SRQ-1, -2: limits of creation, of posts, and of changes.
+// NDK-SRQ-1, -2: limits of creation, of posts, and of modifications.
 #[test]
 fn limits() {
     let bench = Bench::new(1);
@@ -222,21 +222,21 @@ fn limits() {
     assert_eq!(side.outcomes(), [], "receives of the shared queue are not the queue pair's");
 }
 
-/// Notes the events of a queue pair.
+/// Records the events of a queue pair.
 fn events(qp: &Qp) -> Arc<Mutex<Vec<QpEvent>>> {
     let events = Arc::<Mutex<Vec<QpEvent>>>::default();
-    let told = events.clone();
-    let note = Arc::new(move |event| told.lock().unwrap().push(event));
+    let recorded = events.clone();
+    let note = Arc::new(move |event| recorded.lock().unwrap().push(event));
     qp.adapter.with(|core, _| core.notify_of_qp(qp.id, note)).unwrap();
     events
 }
 
-// NDK-SRQ-6: a queue pair that breaks completes the receive that it has taken, tells that it takes no more, and leaves
-// the others to the others.
+// NDK-SRQ-6: a queue pair that fails completes the receive that it has consumed, and reports that it consumes no more.
+// The remaining receives stay available to the other queue pairs.
 #[test]
-fn a_broken_queue_pair_leaves_the_receives() {
-    let mut shared = Shared::new(8, 0, 2);
-    let told = [0, 1].map(|at| events(&shared.sides[at].qp));
+fn failed_queue_pair_leaves_remaining_receives() {
+    let mut shared = SharedQueueBench::new(8, 0, 2);
+    let recorded = [0, 1].map(|at| events(&shared.sides[at].qp));
     (0..3).for_each(|n| shared.receive(n, 0, 100_000));
     shared.bench.window = 8 * 1024;
     shared.peers[0].send(1, 0, 90_000);
@@ -244,7 +244,7 @@ fn a_broken_queue_pair_leaves_the_receives() {
     shared.sides[0].qp.flush();
     shared.bench.settle();
     assert_eq!(shared.received(), [(200, 0, NtStatus::CANCELLED)]);
-    assert_eq!(*told[0].lock().unwrap(), [QpEvent::LastReceive], "once");
+    assert_eq!(*recorded[0].lock().unwrap(), [QpEvent::LastReceive], "once");
     let state = |at: usize| {
         let Qp { adapter, id } = &shared.sides[at].qp;
         adapter.with(|core, _| core.qp_state(*id))
@@ -254,18 +254,18 @@ fn a_broken_queue_pair_leaves_the_receives() {
     shared.peers[1].send(2, 0, 10);
     shared.bench.settle();
     assert_eq!(shared.received(), [(201, 1, NtStatus::SUCCESS)]);
-    assert_eq!(*told[1].lock().unwrap(), []);
+    assert_eq!(*recorded[1].lock().unwrap(), []);
     let done = shared.sides[1].connector.clone().unwrap();
     assert_eq!(done.disconnect(|_| {}), NtStatus::PENDING);
     shared.bench.settle();
-    assert_eq!(*told[1].lock().unwrap(), [QpEvent::LastReceive]);
+    assert_eq!(*recorded[1].lock().unwrap(), [QpEvent::LastReceive]);
     assert_eq!(shared.received(), []);
 }
 
-// A Send with Invalidate, and a receive that is too short, are what they are with an own queue.
+// A Send with Invalidate, and a receive that is too short, behave as with an own queue.
 #[test]
-fn messages_are_what_they_are() {
-    let mut shared = Shared::new(8, 0, 1);
+fn shared_queue_completes_like_own_queue() {
+    let mut shared = SharedQueueBench::new(8, 0, 1);
     let side = &shared.sides[0];
     let mr = side.pd.create_mr(true).unwrap();
     mr.initialize_fast_register(1, true).unwrap();

@@ -1,4 +1,4 @@
-//! Connections in start-up that nobody answers.
+//! Connections in start-up whose consumer or peer does not respond.
 
 use std::{
     convert::Infallible,
@@ -20,7 +20,7 @@ use crate::{
     rnic::ConnectError,
 };
 
-/// Waits by running the bench.
+/// Wait that runs the bench.
 struct Settle<'a>(&'a mut Bench);
 
 impl Wait for Settle<'_> {
@@ -32,13 +32,13 @@ impl Wait for Settle<'_> {
 
     fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Infallible> {
         self.0.settle();
-        Ok(look().expect("nothing happens any more"))
+        Ok(look().expect("the bench is idle"))
     }
 }
 
-// A connector for which there is no room is rejected at once: its peer does not run into a time-out.
+// A connector over the backlog is rejected at once: its peer does not run into a timeout.
 #[test]
-pub(super) fn no_room_for_a_connector() {
+pub(super) fn connector_over_backlog_is_rejected() {
     let mut bench = Bench::new(1);
     let sides = [(); 3].map(|()| Side::new(&bench, 0));
     let adapter = bench.nodes[1].adapter.clone();
@@ -58,9 +58,9 @@ pub(super) fn no_room_for_a_connector() {
     let Ok(_second) = incoming.next(&mut Settle(&mut bench));
 }
 
-// NDK-CON-6: a consumer may take 120 s to answer. Then its peer is refused, and the consumer is told when it tries.
+// NDK-CON-6: a consumer has 120 s to reply. Then its peer is refused, and the consumer's next call fails.
 #[test]
-pub(super) fn a_connector_that_nobody_answers() {
+pub(super) fn unanswered_connector_times_out() {
     let config = AdapterConfig::default();
     let patient = AdapterConfig { reply_timeout: 10 * config.accept_timeout, ..config.clone() };
     let mut bench = Bench::with(1, patient);
@@ -83,7 +83,7 @@ pub(super) fn a_connector_that_nobody_answers() {
     assert_eq!(passive.adapter.counters().connect_failure, 1);
 }
 
-/// A connector, and its connect to the server's address.
+/// Creates a connector, and connects it to the server's address.
 fn connecting(bench: &mut Bench, side: &Side) -> Connector {
     let connector = side.adapter.create_connector().unwrap();
     let remote = bench.server;
@@ -93,9 +93,9 @@ fn connecting(bench: &mut Bench, side: &Side) -> Connector {
     connector
 }
 
-// MPA-7.1.2-4: a peer that does not close behind a Reply that rejects is reset after the time limit.
+// MPA-7.1.2-4: a peer that does not close after a rejecting Reply is reset after the time limit.
 #[test]
-fn a_rejected_peer_has_to_close() {
+fn rejected_peer_without_close_is_reset() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let active = Side::new(&bench, 0);
@@ -111,19 +111,19 @@ fn a_rejected_peer_has_to_close() {
     assert_eq!(bench.connections(), 0);
 }
 
-fn why(connector: &Connector) -> String {
+fn cause_text(connector: &Connector) -> String {
     connector.failure().expect("a cause").to_string()
 }
 
-// NDK-CD-7: a failure that has one status with others says who has found it, the layer, the limit, and what came with
-// a rejection.
+// NDK-CD-7: causes with one status are distinguished by the side that detected the failure, the layer, and the limit. A
+// rejection's cause includes its private data.
 #[test]
 fn causes_of_failures() {
     let mut bench = Bench::new(1);
     let active = Side::new(&bench, 0);
     bench.connect_error = Some(ConnectError::TimedOut);
     let connector = connecting(&mut bench, &active);
-    assert_eq!(why(&connector), "TCP: the peer has not answered within 30 s");
+    assert_eq!(cause_text(&connector), "TCP: the peer has not answered within 30 s");
     bench.connect_error = None;
     let (_listener, mailbox) = listen(&mut bench);
     for (data, words) in [
@@ -135,19 +135,25 @@ fn causes_of_failures() {
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.reject(data), NtStatus::SUCCESS);
         bench.settle();
-        assert_eq!(why(&connector), format!("MPA: the peer has rejected the connection{words}"));
+        assert_eq!(
+            cause_text(&connector),
+            format!("MPA: the peer has rejected the connection{words}")
+        );
         assert_eq!(active.log.take().pop(), Some(("connect", NtStatus::CONNECTION_REFUSED)));
     }
 
-    // The Reply does not come in time.
+    // The Reply does not arrive in time.
     let connector = connecting(&mut bench, &active);
     bench.advance(AdapterConfig::default().reply_timeout);
-    assert_eq!(why(&connector), "MPA: the peer has sent no Reply within 10 s");
+    assert_eq!(cause_text(&connector), "MPA: the peer has sent no Reply within 10 s");
     assert_eq!(active.log.take(), [("connect", NtStatus::IO_TIMEOUT)]);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
-    assert_eq!(why(&incoming), "during start-up: TCP: the peer has reset the connection (2/0/01)");
+    assert_eq!(
+        cause_text(&incoming),
+        "during start-up: TCP: the peer has reset the connection (2/0/01)"
+    );
 
-    // A connector that tries again has forgotten.
+    // A retry clears the connector's cause.
     let connector = connecting(&mut bench, &active);
     assert_eq!(connector.failure(), None);
 }
@@ -163,18 +169,27 @@ pub(super) fn causes_of_failed_accepts() {
     let mut connector = connecting(&mut bench, &active);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     bench.advance(config.accept_timeout);
-    assert_eq!(why(&incoming), "this side has not answered the Request within 120 s");
-    assert_eq!(why(&connector), "MPA: the peer has rejected the connection, without private data");
+    assert_eq!(cause_text(&incoming), "this side has not answered the Request within 120 s");
+    assert_eq!(
+        cause_text(&connector),
+        "MPA: the peer has rejected the connection, without private data"
+    );
 
-    // The initiator's consumer does not go on.
+    // The initiator's consumer does not continue.
     connector = connecting(&mut bench, &active);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     let note = passive.log.note("accept");
     assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
     bench.settle();
     bench.advance(config.accept_timeout);
-    assert_eq!(why(&incoming), "MPA: the peer has sent no message behind our Reply within 120 s");
+    assert_eq!(
+        cause_text(&incoming),
+        "MPA: the peer has sent no message behind our Reply within 120 s"
+    );
     assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
     bench.settle();
-    assert_eq!(why(&connector), "during start-up: TCP: the peer has reset the connection (2/0/01)");
+    assert_eq!(
+        cause_text(&connector),
+        "during start-up: TCP: the peer has reset the connection (2/0/01)"
+    );
 }

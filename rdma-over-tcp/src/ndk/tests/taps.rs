@@ -5,9 +5,9 @@
 //!   tap - bridge - veth -- veth - bridge - tap
 //! ```
 //!
-//! A wire lives as long as its test. The nodes are those of the simulation: only the way of the frames is the kernel's.
-//! Virtual time moves on when nothing else happens and each node has as many frames as the other has sent. One that is
-//! lost is sent again by TCP.
+//! A wire exists as long as its test. The nodes are those of the simulation; only the path of the frames is the
+//! kernel's. Virtual time advances when both nodes are idle and each has received as many frames as the other has sent.
+//! TCP retransmits lost frames.
 
 use std::{boxed::Box, cell::RefCell, format, net::Ipv4Addr, rc::Rc, vec::Vec};
 
@@ -26,30 +26,30 @@ use crate::ndk::{Adapter, AdapterConfig, AdapterCore, simulation::AdapterClient}
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
 const MTU: usize = 1500;
-/// What is due later than so long after the last event is none of TCP's work, but a limit of somebody's patience.
+/// Interval after the last event within which TCP timers are due; later deadlines are other timeouts.
 const HORIZON: Duration = Duration::from_secs(4);
-/// How long a frame may be with the kernel before it is taken for lost, as are those that a node has sent before its
-/// TAP was on the bridge.
+/// Time after which a frame in the kernel counts as lost. This includes frames sent before the TAP was attached to the
+/// bridge.
 const LOST: Duration = Duration::from_millis(50);
 
 std::thread_local! {
     static CHOSEN: RefCell<Option<Rc<Wire>>> = const { RefCell::new(None) };
 }
 
-/// Two namespaces that a veth pair joins, each with a bridge.
+/// Two namespaces joined by a veth pair, each with a bridge.
 pub(super) struct Wire {
     hosts: [Namespace; 2],
     taps: RefCell<u32>,
 }
 
 impl Wire {
-    /// `None`: the machine lacks something.
+    /// Creates the namespaces; `None`: a prerequisite is missing.
     pub(super) fn new() -> Option<Self> {
         if lacks(NEEDS) {
             return None;
         }
         let hosts = [Namespace::new(), Namespace::new()];
-        // Without IPv6 the kernel has nothing to say by itself.
+        // Without IPv6 the kernel sends no frames of its own.
         hosts.iter().for_each(|host| host.sysctl("net/ipv6/conf/all/disable_ipv6", "1"));
         let peer = hosts[1].path();
         hosts[0].ip(&format!("link add wire0 type veth peer name wire0 netns {}", peer.display()));
@@ -61,7 +61,7 @@ impl Wire {
         Some(Self { hosts, taps: RefCell::new(0) })
     }
 
-    /// A new TAP of one of both namespaces, on its bridge.
+    /// Creates a TAP in one of the namespaces, attached to its bridge.
     pub(super) fn tap(&self, host: usize) -> impl Link + use<> {
         let name = format!("tap{}", self.taps.borrow());
         *self.taps.borrow_mut() += 1;
@@ -72,7 +72,7 @@ impl Wire {
     }
 }
 
-/// The address of a node: the second one's is that of the pipe's server.
+/// Returns the address of a node. The second node has the address of the pipe's server.
 pub(super) const fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 1 + index as u8)
 }
@@ -90,19 +90,19 @@ fn run(test: fn()) {
     CHOSEN.set(None);
 }
 
-/// The wire of this test's benches, if they are on TAPs.
+/// Returns the wire of this test's benches, if they are on TAPs.
 pub(super) fn chosen() -> Option<Rc<Wire>> {
     CHOSEN.with_borrow(Clone::clone)
 }
 
-/// A node that only the test polls.
-pub(super) struct Polled {
+/// Node that only the test polls.
+pub(super) struct PolledNode {
     core: Core,
-    /// Frames of it that are taken for lost.
+    /// Frames sent by this node that count as lost.
     lost: u64,
 }
 
-impl Polled {
+impl PolledNode {
     pub(super) fn new(wire: &Wire, index: usize, config: AdapterConfig) -> (Self, Adapter) {
         let host = host(index);
         let core = Core::new(Box::new(wire.tap(index)), patient_engine(host.mac), host, |port| {
@@ -113,7 +113,7 @@ impl Polled {
         (Self { core, lost: 0 }, adapter)
     }
 
-    /// One turn of the node, and the callbacks. Returns whether there was anything to do.
+    /// Runs one turn of the node, and the callbacks. Returns true if there was work.
     fn poll(&mut self, now: Instant) -> bool {
         let worked = self.core.poll(now).unwrap();
         let mut callbacks = Vec::new();
@@ -123,26 +123,26 @@ impl Polled {
         worked | called | self.core.has_input()
     }
 
-    /// Frames that are on their way to another node.
+    /// Returns the number of frames in flight to another node.
     fn in_flight(&self, to: &Self) -> u64 {
         let (sent, received) = (self.core.engine.link_stats(), to.core.engine.link_stats());
         sent.tx_frames.saturating_sub(received.rx_frames + self.lost)
     }
 
-    /// Returns whether no object is left.
+    /// True if no object remains.
     pub(super) fn is_idle(&self) -> bool {
         self.core.clients.first::<AdapterClient>().is_idle()
     }
 
-    /// Streams that the adapter has.
+    /// Returns the number of streams of the adapter.
     pub(super) fn connections(&self) -> usize {
         let adapter = self.core.clients.first::<AdapterClient>().adapter();
         adapter.with(|rnic, _| rnic.histories().count())
     }
 }
 
-/// Runs two nodes until nothing of TCP's is left to do.
-pub(super) fn settle(nodes: [&mut Polled; 2], now: &mut Instant) {
+/// Runs two nodes until TCP has no work left.
+pub(super) fn settle(nodes: [&mut PolledNode; 2], now: &mut Instant) {
     let [near, far] = nodes;
     let (mut last, mut quiet) = (*now, None);
     loop {
@@ -185,13 +185,13 @@ on_taps! {
         posts_inside_the_completion
         private_data_limits
         reject_and_retry
-        active_side_gives_up
+        active_side_aborts
         misuse
         flush_on_peer_close
         abortive_close
         flush
         pause
-        overrun_dooms_queue_pairs
+        overrun_terminates_connections
         disconnect_inside_the_event;
     endpoints:
         shared_endpoints
@@ -206,7 +206,7 @@ on_taps! {
         close_inside_the_own_completion
         close_of_a_connected_queue_pair
         endpoint_reuse
-        close_behind_a_disconnect;
+        close_after_disconnect;
     invalidation:
         fast_register_and_remote_invalidate
         read_with_local_invalidate;
@@ -225,15 +225,15 @@ on_taps! {
         post_limits;
     requests:
         silent_requests_with_a_failure
-        what_a_window_refuses
+        window_violations_are_rejected
         deregistration_and_empty_buffers
         queue_pairs_at_the_limits
         a_window_of_four_mebibytes
-        composite_flags_open_what_they_say;
+        composite_flags_grant_documented_access;
     waits:
-        the_end_passes_messages_that_wait
+        disconnect_event_overtakes_waiting_messages
         a_disconnect_does_not_wait_for_receives;
     windows:
-        a_windows_life
-        a_window_is_its_queue_pairs;
+        window_lifecycle
+        window_is_valid_for_its_queue_pair_only;
 }

@@ -1,4 +1,4 @@
-//! A third transport behind the calls of every interface: the pipe, which its caller runs.
+//! A third transport for the calls of every interface: the pipe, run by its caller.
 
 use std::{
     io::ErrorKind,
@@ -24,7 +24,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(60);
 const LIMITS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
 
-/// One end of the pipe.
+/// Driver of one end of the pipe.
 struct Pipe {
     core: Arc<TestAccess>,
     bench: Arc<Mutex<Bench>>,
@@ -61,10 +61,10 @@ impl Driver for Pipe {
     }
 }
 
-// Calls that wait, posts, the end of connections, listings, hand-overs, and the end of the device work by the methods
-// above and the defaults.
+// All of these work with the methods above and the defaults: waiting calls, posts, connection ends, listings,
+// migrations, and the loss of the device.
 #[test]
-fn a_transport_of_four_methods_serves_all_calls() {
+fn transport_with_four_methods_serves_all_calls() {
     let bench = Arc::new(Mutex::new(Bench::new(1)));
     let (cores, server) = {
         let bench = bench.lock().unwrap();

@@ -1,4 +1,4 @@
-//! A peer's FIN within an FPDU, or within a message: an error with a reason of its own.
+//! A peer's FIN within an FPDU, or within a message: an error with its own reason.
 
 use super::{
     bench::Bench,
@@ -11,10 +11,10 @@ use crate::{
     rdmap::{SendKind, send_header},
 };
 
-/// More than a list of FPDUs holds.
+/// More bytes than a list of FPDUs can hold.
 const LARGE: usize = 300_000;
 
-/// `passive` has met a FIN that came too early: it says so to its consumer and to the peer, and flushes.
+/// Asserts that `passive` received a FIN too early: it reports this to its consumer and to the peer, and flushes.
 fn assert_truncated(bench: &mut Bench, active: &Side, passive: &Side, reason: DisconnectReason) {
     assert!(passive.qp.is_connected());
     bench.close_sending(0);
@@ -27,13 +27,13 @@ fn assert_truncated(bench: &mut Bench, active: &Side, passive: &Side, reason: Di
     assert_eq!(bench.connections(), 0, "closed by FINs");
 }
 
-/// One list of FPDUs can leave, and no more.
+/// Limits the bench to one list of FPDUs in flight.
 fn one_list(bench: &mut Bench) {
     bench.hold_acks = true;
     bench.window = 1;
 }
 
-// MPA-7.2-1, DDP-3-9, RDM-6.2.1-1, -2: a FIN within an FPDU, wherever.
+// MPA-7.2-1, DDP-3-9, RDM-6.2.1-1, -2: a FIN at any position within an FPDU.
 #[test]
 fn fin_within_an_fpdu() {
     let whole = fpdu(&send_header(true, SendKind::Plain, Msn(1), 0), b"four");
@@ -81,9 +81,9 @@ fn fin_within_a_message() {
     assert_eq!(passive.outcomes(), [(1, NtStatus::CANCELLED)]);
 }
 
-// NDK-DISC-2: behind a whole message a FIN is the peer's orderly end.
+// NDK-DISC-2: a FIN after a whole message is the peer's orderly close.
 #[test]
-fn fin_behind_a_message() {
+fn fin_after_message() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     passive.receive(1, 0, LARGE);
@@ -94,10 +94,10 @@ fn fin_behind_a_message() {
     bench.settle();
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
     assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
-    assert!(!passive.qp.is_connected(), "nothing is posted any more");
+    assert!(!passive.qp.is_connected(), "no posts are accepted");
 }
 
-// A connect that is not complete, and a disconnect that is, end with such a FIN too.
+// An incomplete connect, and a complete disconnect, can also end with such a FIN.
 #[test]
 fn fin_within_an_fpdu_before_and_after_operation() {
     let mut bench = Bench::new(1);
@@ -118,7 +118,7 @@ fn fin_within_an_fpdu_before_and_after_operation() {
     assert_eq!(bench.connections(), 0);
     drop(active);
 
-    // The Accept waits for the first FPDU, of which only a part comes.
+    // Accept waits for the first FPDU, of which only a part arrives.
     let mut bench = Bench::new(2);
     let (_listener, mailbox) = listen(&mut bench);
     let (active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));

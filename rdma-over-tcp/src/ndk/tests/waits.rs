@@ -28,7 +28,7 @@ fn write(side: &Side, context: u64, (offset, length): (usize, usize), to: (&Side
     side.qp.write(context, data, target.address, target.token, OpFlags::empty()).unwrap();
 }
 
-/// Sends two messages of 1,000 octets each, for which there are no receives.
+/// Sends two messages of 1,000 octets each, for which no receives are posted.
 fn send_two(bench: &mut Bench, active: &Side) {
     active.fill(0, 2000, 5);
     active.send(1, 0, 1000);
@@ -36,8 +36,8 @@ fn send_two(bench: &mut Bench, active: &Side) {
     bench.settle();
 }
 
-// Nothing overtakes a message that waits, and nothing is lost: each goes into the receive that is posted for it, with
-// whatever came behind it. The time counts for each message anew.
+// Waiting messages are neither overtaken nor lost. Each is placed in the receive posted for it, with the data that
+// follows it. The timeout restarts for each message.
 #[test]
 pub(super) fn messages_wait_in_order() {
     let mut bench = bench();
@@ -58,10 +58,10 @@ pub(super) fn messages_wait_in_order() {
         assert_eq!(passive.outcomes(), [(context, NtStatus::SUCCESS)]);
         assert!(passive.content(offset, length) == sent[offset..offset + length]);
     }
-    assert!(passive.content(200_000, 5000) == sent[200_000..205_000], "behind the second");
+    assert!(passive.content(200_000, 5000) == sent[200_000..205_000], "after the second");
     let success = [1, 2, 3, 4].map(|context| (context, NtStatus::SUCCESS));
     assert_eq!(active.outcomes(), success);
-    // The other direction has gone on, and so does this one.
+    // The other direction has continued, and so does this one.
     active.receive(5, 0, 10);
     passive.receive(15, 0, 10);
     passive.send(16, 0, 10);
@@ -75,9 +75,9 @@ pub(super) fn messages_wait_in_order() {
     assert!(active.log.take().is_empty() && passive.log.take().is_empty(), "still connected");
 }
 
-// RFC 5041 §7.2: when the time is over, the connection ends as it does without a wait.
+// RFC 5041 §7.2: after the timeout the connection ends as it does without a wait.
 #[test]
-pub(super) fn a_wait_ends() {
+pub(super) fn receive_wait_times_out() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 100);
@@ -94,7 +94,7 @@ pub(super) fn a_wait_ends() {
 
 // Data that the peer sent before its FIN is delivered before the disconnect event.
 #[test]
-pub(super) fn a_peer_that_closes_is_heard_out() {
+pub(super) fn data_before_fin_is_delivered() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
     send_two(&mut bench, &active);
@@ -113,10 +113,10 @@ pub(super) fn a_peer_that_closes_is_heard_out() {
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus::SUCCESS)]);
 }
 
-// Time limits that TCP's own timers do not come near to.
+// Timeout far above TCP's own timers.
 const LONG: Duration = Duration::from_secs(100);
 
-fn bench_of_ends() -> Bench {
+fn bench_with_long_timeouts() -> Bench {
     let config = AdapterConfig {
         receive_wait: LONG * 5,
         end_wait: LONG,
@@ -128,8 +128,8 @@ fn bench_of_ends() -> Bench {
 
 // A consumer that waits for the disconnect event before it posts receives gets the event, and then the messages.
 #[test]
-pub(super) fn the_end_passes_messages_that_wait() {
-    let mut bench = bench_of_ends();
+pub(super) fn disconnect_event_overtakes_waiting_messages() {
+    let mut bench = bench_with_long_timeouts();
     let (active, passive) = connected(&mut bench);
     send_two(&mut bench, &active);
     bench.advance(LONG);
@@ -149,10 +149,10 @@ pub(super) fn the_end_passes_messages_that_wait() {
     assert!(passive.log.take().is_empty(), "once");
 }
 
-// A peer that acknowledges nothing more does not hold up a disconnect with requests outstanding.
+// A peer that stops acknowledging does not block a disconnect with outstanding requests.
 #[test]
-fn silence_ends_a_disconnect() {
-    let mut bench = bench_of_ends();
+fn disconnect_without_acknowledgments_times_out() {
+    let mut bench = bench_with_long_timeouts();
     let (active, _passive) = connected(&mut bench);
     bench.is_cut = true;
     active.send(1, 0, 100_000);
@@ -165,10 +165,10 @@ fn silence_ends_a_disconnect() {
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
 }
 
-// A peer that has taken all, and has yet to close its side, has the whole time for that.
+// A peer that has received all data, but has not yet closed its side, has the full timeout to close it.
 #[test]
-fn a_peer_that_takes_all_may_close_later() {
-    let mut bench = bench_of_ends();
+fn peer_with_all_data_may_close_late() {
+    let mut bench = bench_with_long_timeouts();
     let (active, passive) = connected(&mut bench);
     passive.receive(11, 0, 100_000);
     bench.is_cut = true;
@@ -188,12 +188,12 @@ fn a_peer_that_takes_all_may_close_later() {
     assert_eq!(bench.connections(), 0);
 }
 
-// Requests that are outstanding at a disconnect leave as long as the peer takes something, not for all the time that
-// one without receives may have. For transports that refuse data.
+// Requests outstanding at a disconnect are sent as long as the peer makes progress. A peer without receives does not
+// get the full timeout. For transports that refuse data.
 pub(super) fn a_disconnect_does_not_wait_for_receives() {
     const REQUESTS: u64 = 40;
     const OCTETS: usize = 300_000;
-    let mut bench = bench_of_ends();
+    let mut bench = bench_with_long_timeouts();
     let (active, passive) = connected(&mut bench);
     (0..REQUESTS).for_each(|context| active.send(context, 0, OCTETS));
     bench.settle();
@@ -205,9 +205,9 @@ pub(super) fn a_disconnect_does_not_wait_for_receives() {
     bench.settle();
     assert_eq!(passive.outcomes(), [(100, NtStatus::SUCCESS), (101, NtStatus::SUCCESS)]);
     bench.advance(LONG);
-    assert!(active.log.take().is_empty(), "the peer has taken two");
+    assert!(active.log.take().is_empty(), "the peer has received two");
     let ended = (0..3).map(|_| {
-        // The kernel may write more meanwhile: it moves its buffers' limits.
+        // The kernel may write more meanwhile, because it adjusts its buffer limits.
         bench.advance(LONG);
         active.log.take()
     });
@@ -221,9 +221,9 @@ pub(super) fn a_disconnect_does_not_wait_for_receives() {
     assert_eq!(bench.connections(), 0);
 }
 
-// A consumer that disconnects takes nothing more.
+// A consumer that disconnects receives no more data.
 #[test]
-pub(super) fn a_consumer_that_disconnects_waits_no_more() {
+pub(super) fn disconnect_ends_receive_wait() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 100);
@@ -237,9 +237,9 @@ pub(super) fn a_consumer_that_disconnects_waits_no_more() {
     assert_eq!(bench.connections(), 0);
 }
 
-// Queue pairs that share a queue are served in the order in which they began to wait; one that is gone takes nothing.
+// Queue pairs that share a queue are served in the order in which they began to wait; a closed one is skipped.
 #[test]
-pub(super) fn a_shared_queue_serves_who_waits_longest() {
+pub(super) fn shared_queue_serves_longest_waiter_first() {
     let mut bench = bench();
     let first = Side::new(&bench, 1);
     let srq = first.pd.create_srq(8, 2, 0, first.log.note("limit")).unwrap();

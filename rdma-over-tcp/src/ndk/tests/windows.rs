@@ -9,16 +9,16 @@ use crate::{
     ndk::{Data, DisconnectReason, MrFlags, Mw, NtStatus, OpFlags, OperationType, Sge},
 };
 
-/// A window of `side`, bound to `length` bytes from `offset` of its buffer.
+/// Binds a window of `side` to `length` bytes of its buffer, starting at `offset`.
 fn bound(side: &Side, offset: usize, length: usize, rights: OpFlags) -> (Mw, Sge) {
     let mw = side.pd.create_mw().unwrap();
     let address = side.buffer.address() + offset as u64;
     let token = side.qp.bind(50, &side.mr, &mw, address, length as u64, rights).unwrap();
-    assert_eq!(mw.remote_token(), token, "known at once (NDK-MEM-11)");
+    assert_eq!(mw.remote_token(), token, "valid at once (NDK-MEM-11)");
     (mw, Sge { address, length: length as u32, token })
 }
 
-/// Closes the pair's connection at both ends, as an error of `active` that `passive` has found.
+/// Asserts that an error of `active`, detected by `passive`, closed the connection at both ends.
 fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, error: WireError) {
     bench.settle();
     let reason = DisconnectReason::terminated(error.number()).0;
@@ -26,10 +26,10 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, error: Wi
     assert!(!active.qp.is_connected() && !passive.qp.is_connected());
 }
 
-// NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and taken back by
-// the peer's Send; then it opens nothing.
+// NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and invalidated by
+// the peer's Send. Then it grants no access.
 #[test]
-pub(super) fn a_windows_life() {
+pub(super) fn window_lifecycle() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let (mw, target) = bound(&passive, 1000, 500, OpFlags::ALLOW_REMOTE_WRITE);
@@ -55,19 +55,20 @@ pub(super) fn a_windows_life() {
     let results = passive.poll();
     assert_eq!(results[0].operation, OperationType::ReceiveAndInvalidate);
     assert_eq!(results[0].invalidated_token, target.token);
-    // It can be bound again, with another token.
+    // The window can be bound again, with another token.
     let (region, length) = (&passive.mr, 500);
     let rights = OpFlags::ALLOW_REMOTE_WRITE;
     let again = passive.qp.bind(5, region, &mw, target.address, length, rights).unwrap();
     assert_eq!((again >> 8, again == target.token), (target.token >> 8, false));
     bench.settle();
     assert_eq!(passive.outcomes(), [(5, NtStatus::SUCCESS)]);
-    // The old one opens nothing (NDK-ERR-2).
+    // The old token grants no access (NDK-ERR-2).
     active.qp.write(6, Data::Registered(&data), target.address, target.token, none).unwrap();
     assert_terminated(&mut bench, &active, &passive, WireError::TaggedInvalidStag);
 }
 
-// One byte beyond the window, or a right that it has not, ends the connection, though the region would allow it.
+// An access one byte beyond the window, or without the right, terminates the connection, even if the region would allow
+// it.
 #[test]
 fn bounds_and_rights() {
     let (read, write) = (OpFlags::ALLOW_REMOTE_READ, OpFlags::ALLOW_REMOTE_WRITE);
@@ -96,9 +97,9 @@ fn bounds_and_rights() {
     }
 }
 
-// NDK-MEM-16: the window of one queue pair is none for another of the same domain, which would be let to the region.
+// NDK-MEM-16: a window of one queue pair is not valid for another of the same domain, which may access the region.
 #[test]
-pub(super) fn a_window_is_its_queue_pairs() {
+pub(super) fn window_is_valid_for_its_queue_pair_only() {
     let mut bench = Bench::new(1);
     let (_first, passive) = connected(&mut bench);
     let (mut stranger, mut second) = (Side::new(&bench, 0), Side::new(&bench, 1));
@@ -117,17 +118,17 @@ pub(super) fn a_window_is_its_queue_pairs() {
     let (address, token) = (passive.buffer.address(), passive.mr.remote_token());
     stranger.qp.write(1, Data::Registered(&data), address, token, none).unwrap();
     bench.settle();
-    assert_eq!(stranger.outcomes(), [(1, NtStatus::SUCCESS)], "the region is the domain's");
+    assert_eq!(stranger.outcomes(), [(1, NtStatus::SUCCESS)], "the region belongs to the domain");
     stranger.qp.write(2, Data::Registered(&data), address, target.token, none).unwrap();
     bench.settle();
     let reason = DisconnectReason::terminated(WireError::TaggedNotAssociated.number()).0;
     assert_eq!(stranger.log.take(), [("disconnect event", NtStatus(reason))]);
-    assert!(passive.qp.is_connected(), "the other connection goes on");
+    assert!(passive.qp.is_connected(), "the other connection is unaffected");
 }
 
-// NDK-MEM-10, -12: a bind of a bound window, or the invalidation of one that is not bound, ends the connection.
+// NDK-MEM-10, -12: a bind of a bound window, or the invalidation of an unbound one, terminates the connection.
 #[test]
-fn binds_and_invalidations_out_of_turn() {
+fn bind_or_invalidate_in_wrong_state_terminates() {
     for is_bind in [true, false] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
@@ -150,8 +151,8 @@ fn binds_and_invalidations_out_of_turn() {
     }
 }
 
-// Deregistration with a bound window is refused; a close waits for it (NDK-LIFE-10); the window's close, or that of its
-// queue pair, unbinds.
+// Deregistration with a bound window is rejected; a close waits for it (NDK-LIFE-10). Closing the window or its queue
+// pair unbinds it.
 #[test]
 fn regions_wait_for_their_windows() {
     for closes_qp in [false, true] {
@@ -159,13 +160,13 @@ fn regions_wait_for_their_windows() {
         let (active, passive) = connected(&mut bench);
         let (mw, target) = bound(&passive, 0, 100, OpFlags::ALLOW_REMOTE_READ);
         bench.settle();
-        let note = |what| {
-            let note = passive.log.note(what);
+        let note = |name| {
+            let note = passive.log.note(name);
             move || note(NtStatus::SUCCESS)
         };
         assert_eq!(passive.mr.deregister(|| {}), NtStatus::DEVICE_BUSY);
         assert_eq!(passive.mr.close(note("region")), NtStatus::PENDING);
-        // The window still opens it.
+        // The window still grants access.
         let sink = [active.sge(0, 100)];
         active.qp.read(1, &sink, target.address, target.token, OpFlags::empty()).unwrap();
         bench.settle();
@@ -181,8 +182,8 @@ fn regions_wait_for_their_windows() {
             assert_eq!(mw.close(|| {}), NtStatus::SUCCESS);
         }
         bench.settle();
-        let told = passive.log.take();
-        assert!(told.contains(&("region", NtStatus::SUCCESS)), "{told:?}");
+        let events = passive.log.take();
+        assert!(events.contains(&("region", NtStatus::SUCCESS)), "{events:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Consumers' calls that make and end connections.
+//! Consumer calls that establish and end connections.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -30,15 +30,15 @@ use crate::{
     },
 };
 
-/// Where a connect is from.
+/// Local endpoint of a connect.
 #[derive(Clone, Copy)]
-enum Source {
+enum LocalEndpoint {
     Address(Option<SocketAddr>),
     Shared(SharedEndpointId),
 }
 
 impl Rnic {
-    /// NDK-CD-5, MPA-7.1.1-11, MPE-6-3: private data for a frame with enhanced data, or without.
+    /// Checks private data for a frame with or without enhanced data (NDK-CD-5, MPA-7.1.1-11, MPE-6-3).
     fn private_data(&self, data: &[u8], is_enhanced: bool) -> Result<PrivateData, ConnectError> {
         let room = PRIVATE_DATA_OCTETS_MAX - if is_enhanced { ENHANCED_OCTETS } else { 0 };
         if data.len() > room.min(self.config.limits.private_data_max as usize) {
@@ -47,7 +47,7 @@ impl Rnic {
         PrivateData::new(Bytes::copy_from_slice(data)).map_err(|_| ConnectError::PrivateDataTooLong)
     }
 
-    /// Returns whether the connector's peer waits for a Reply with enhanced data.
+    /// Returns true if the connector's peer expects a Reply with enhanced data.
     fn is_offer_enhanced(&self, id: ConnectorId) -> bool {
         let stream = self.objects.connectors.get(id).and_then(|connector| connector.stream);
         stream.and_then(|id| self.streams.get(&id)).is_some_and(Stream::is_offer_enhanced)
@@ -62,13 +62,13 @@ impl Rnic {
         if self.is_lost { Err(ConnectError::DeviceLost) } else { Ok(()) }
     }
 
-    /// A queue pair for a new connection: idle and not closed.
+    /// Checks a queue pair for a new connection: idle and not closed.
     fn check_qp(&mut self, id: QpId) -> Result<(), ConnectError> {
         self.check_open(Key::Qp(id)).map_err(|_| ConnectError::InvalidHandle)?;
         let Some(qp) = self.objects.qps.get(id) else { return Err(ConnectError::InvalidHandle) };
         let cqs = [qp.receive_cq, qp.sends.cq].map(|cq| self.objects.cqs.get(cq));
         match qp.state {
-            // NDK-CQ-13: nobody would hear of its completions.
+            // NDK-CQ-13: its completions would never be delivered.
             QpState::Idle if cqs.into_iter().flatten().any(|cq| cq.queue.has_failed()) => {
                 Err(ConnectError::QpUnusable)
             }
@@ -79,18 +79,18 @@ impl Rnic {
         }
     }
 
-    /// A connector in one of `states`, with its stream.
-    fn answerable(
+    /// Returns a connector in one of `states`, with its stream.
+    fn connector_in_state(
         &mut self,
         id: ConnectorId,
         states: &[ConnectorState],
     ) -> Result<(&mut Connector, StreamId), ConnectError> {
-        // NDK-LIFE-2: one whose close pends is as good as gone. Nothing would end what is begun now.
+        // NDK-LIFE-2: a connector with a pending close is refused, because no call would end the new request.
         self.check_open(Key::Connector(id)).map_err(|_| ConnectError::InvalidState)?;
         let connector = self.objects.connectors.get_mut(id).ok_or(ConnectError::InvalidState)?;
         match connector.stream {
             Some(stream) if states.contains(&connector.state) => Ok((connector, stream)),
-            // The peer gave up before.
+            // The peer aborted the connection before.
             _ if connector.state == ConnectorState::Closed => Err(ConnectError::Aborted),
             _ => Err(ConnectError::InvalidState),
         }
@@ -108,12 +108,13 @@ impl Rnic {
         self.objects.pin(Key::Qp(qp_id));
     }
 
-    /// Connects a queue pair. `completion` is called when the peer has accepted, or the attempt has failed; then
-    /// [`Rnic::complete_connect`] or [`Rnic::reject`]. After a failure connector and queue pair may be used again.
-    /// `local`: `None`, or port 0, let the transport choose. `private_data`: at most 508 bytes, 512 with revision 1.
+    /// Connects a queue pair. `completion` is called when the peer has accepted or the attempt has failed. After
+    /// success [`Rnic::complete_connect`] or [`Rnic::reject`] follows. After a failure connector and queue pair may be
+    /// used again. With `local` = `None` or port 0, the transport chooses. `private_data`: at most 508 bytes, 512 with
+    /// revision 1.
     ///
     /// # Errors
-    /// Nothing has begun, and `completion` is not called: [`ConnectError::PrivateDataTooLong`],
+    /// Nothing was started, and `completion` is not called: [`ConnectError::PrivateDataTooLong`],
     /// [`ConnectError::InvalidHandle`], [`ConnectError::AlreadyBound`] (the connector is in use),
     /// [`ConnectError::QpConnected`], [`ConnectError::QpUnusable`] (see [`Rnic::reset_qp`]),
     /// [`ConnectError::InvalidAddress`], [`ConnectError::AddressInUse`], [`ConnectError::DeviceLost`].
@@ -126,7 +127,7 @@ impl Rnic {
         private_data: &[u8],
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        self.try_connect(id, qp, (Source::Address(local), remote), limits, private_data)?;
+        self.try_connect(id, qp, (LocalEndpoint::Address(local), remote), limits, private_data)?;
         self.objects.begin_request(id, completion);
         Ok(())
     }
@@ -135,7 +136,7 @@ impl Rnic {
     ///
     /// # Errors
     /// As [`Rnic::connect`], without [`ConnectError::AddressInUse`]; [`ConnectError::InvalidHandle`] also for the
-    /// endpoint; [`ConnectError::ConnectionExists`]: it has a connection to this peer (NDK-EP-3).
+    /// endpoint; [`ConnectError::ConnectionExists`]: the endpoint has a connection to this peer (NDK-EP-3).
     pub fn connect_from(
         &mut self,
         id: ConnectorId,
@@ -145,7 +146,7 @@ impl Rnic {
         private_data: &[u8],
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        self.try_connect(id, qp, (Source::Shared(endpoint), remote), limits, private_data)?;
+        self.try_connect(id, qp, (LocalEndpoint::Shared(endpoint), remote), limits, private_data)?;
         self.objects.begin_request(id, completion);
         Ok(())
     }
@@ -154,7 +155,7 @@ impl Rnic {
         &mut self,
         id: ConnectorId,
         qp: QpId,
-        (from, remote): (Source, SocketAddr),
+        (from, remote): (LocalEndpoint, SocketAddr),
         limits: ReadLimit,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
@@ -172,7 +173,7 @@ impl Rnic {
             return Err(ConnectError::InvalidAddress);
         }
         let (local, shared) = match from {
-            Source::Address(local) => {
+            LocalEndpoint::Address(local) => {
                 let local = local.map(|local| address::source_for(local, remote));
                 let explicit = local.filter(|local| local.port() != 0);
                 if explicit.is_some_and(|local| self.is_taken(local)) {
@@ -180,7 +181,7 @@ impl Rnic {
                 }
                 (local, None)
             }
-            Source::Shared(id) => (Some(self.check_shared_endpoint(id, remote)?), Some(id)),
+            LocalEndpoint::Shared(id) => (Some(self.check_shared_endpoint(id, remote)?), Some(id)),
         };
         let own = limits.capped(self.objects.read_limits());
         let plain = self.config.retry_plain && self.config.revision == Revision::Two;
@@ -201,7 +202,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Makes the stream of a connect.
+    /// Creates the stream of a connect.
     fn begin_attempt(
         &mut self,
         id: ConnectorId,
@@ -210,7 +211,7 @@ impl Rnic {
         attempt: &PlainAttempt,
     ) -> StreamId {
         let PlainAttempt { local, shared, remote, limits, private_data } = attempt.clone();
-        let stream = (self.names)();
+        let stream = (self.new_stream_id)();
         let initiator = Stream::initiator(&self.config, revision, limits, private_data);
         self.streams.insert(stream, Stream::active(stream, id, qp, initiator, limits));
         let timeout = self.config.connect_timeout;
@@ -219,7 +220,7 @@ impl Rnic {
         stream
     }
 
-    /// Connects once more those whose peer does not know enhanced start-up (MPE-10-3).
+    /// Retries connects with revision 1 if the peer does not support enhanced start-up (MPE-10-3).
     #[cold]
     pub(crate) fn retry_plain(&mut self) {
         for id in core::mem::take(&mut self.objects.retries) {
@@ -237,12 +238,11 @@ impl Rnic {
         }
     }
 
-    /// The active side goes on with a connection that the peer has accepted. When `completion` is called with success
-    /// the queue pair takes requests. `disconnect_event` is called when the connection ends otherwise than by this
-    /// side.
+    /// Completes a connect that the peer has accepted (active end). When `completion` is called with success, the queue
+    /// pair accepts requests. `disconnect_event` is called when the connection ends, unless this end closes it.
     ///
     /// # Errors
-    /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up
+    /// [`ConnectError::InvalidState`]: there is no connect to complete; [`ConnectError::Aborted`]: the peer aborted
     /// before; [`ConnectError::DeviceLost`].
     pub fn complete_connect(
         &mut self,
@@ -251,7 +251,7 @@ impl Rnic {
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        let (connector, stream) = self.answerable(id, &[ConnectorState::ConnectDone])?;
+        let (connector, stream) = self.connector_in_state(id, &[ConnectorState::ConnectDone])?;
         connector.state = ConnectorState::Completing;
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
@@ -260,13 +260,13 @@ impl Rnic {
         Ok(())
     }
 
-    /// Accepts a connection request. `completion` is called with success when the first message of the peer has come;
-    /// from then on the queue pair takes requests.
+    /// Accepts a connection request. `completion` is called with success when the peer's first message has arrived.
+    /// From then on the queue pair accepts requests.
     ///
     /// # Errors
     /// [`ConnectError::PrivateDataTooLong`], [`ConnectError::InvalidHandle`], [`ConnectError::QpConnected`],
-    /// [`ConnectError::QpUnusable`]; [`ConnectError::InvalidState`]: there is nothing to accept;
-    /// [`ConnectError::Aborted`]: the peer gave up before; [`ConnectError::DeviceLost`].
+    /// [`ConnectError::QpUnusable`]; [`ConnectError::InvalidState`]: there is no request to accept;
+    /// [`ConnectError::Aborted`]: the peer aborted before; [`ConnectError::DeviceLost`].
     #[expect(clippy::too_many_arguments, reason = "an accept has them")]
     pub fn accept(
         &mut self,
@@ -281,7 +281,7 @@ impl Rnic {
         self.check_device()?;
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         self.check_qp(qp)?;
-        let (connector, stream) = self.answerable(id, &[ConnectorState::Pending])?;
+        let (connector, stream) = self.connector_in_state(id, &[ConnectorState::Pending])?;
         connector.state = ConnectorState::Accepting;
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
@@ -295,17 +295,17 @@ impl Rnic {
         Ok(())
     }
 
-    /// Rejects a connection: an incoming request, with private data, or what the peer of a connect has accepted
+    /// Rejects a connection: an incoming request, with private data, or a connect that the peer has accepted
     /// (NDK-CON-2, -3).
     ///
     /// # Errors
-    /// [`ConnectError::PrivateDataTooLong`]; [`ConnectError::InvalidState`]: there is nothing to reject;
-    /// [`ConnectError::Aborted`]: the peer gave up before; [`ConnectError::DeviceLost`].
+    /// [`ConnectError::PrivateDataTooLong`]; [`ConnectError::InvalidState`]: there is no connection to reject;
+    /// [`ConnectError::Aborted`]: the peer aborted before; [`ConnectError::DeviceLost`].
     pub fn reject(&mut self, id: ConnectorId, private_data: &[u8]) -> Result<(), ConnectError> {
         self.check_device()?;
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         let (connector, stream) =
-            self.answerable(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
+            self.connector_in_state(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
         let is_passive = connector.state == ConnectorState::Pending;
         if is_passive {
             connector.state = ConnectorState::Closed;
@@ -314,14 +314,14 @@ impl Rnic {
                 stream.reject(crate::mpa::startup::ReadLimits::default(), private_data);
             });
         } else {
-            // MPA has no frame for it: the passive side sees the connection end.
+            // MPA has no frame for this: the passive end detects the end of the connection.
             self.end_stream(stream, ConnectError::Aborted);
         }
         Ok(())
     }
 
-    /// Ends a connection gracefully: what was posted is sent, then FIN. `completion` is called when the FIN is
-    /// acknowledged; what was not done until then is flushed before. No disconnect event follows.
+    /// Ends a connection gracefully: posted requests are sent, then FIN. `completion` is called when the FIN is
+    /// acknowledged. Requests not done by then are flushed before it. No disconnect event follows.
     ///
     /// # Errors
     /// [`ConnectError::InvalidState`]: not connected; [`ConnectError::DeviceLost`].
@@ -349,12 +349,12 @@ impl Rnic {
         Ok(())
     }
 
-    /// Listens. `completion` is called when the transport listens, or cannot. Port 0 lets the transport choose
-    /// ([`Rnic::listener_address`]).
+    /// Starts to listen. `completion` is called when the transport listens, or when it cannot. With port 0 the
+    /// transport chooses ([`Rnic::listener_address`]).
     ///
     /// # Errors
-    /// [`ConnectError::AddressInUse`], [`ConnectError::AlreadyBound`] (it listens), [`ConnectError::InvalidHandle`],
-    /// [`ConnectError::DeviceLost`].
+    /// [`ConnectError::AddressInUse`], [`ConnectError::AlreadyBound`] (already listening),
+    /// [`ConnectError::InvalidHandle`], [`ConnectError::DeviceLost`].
     pub fn listen(
         &mut self,
         id: ListenerId,

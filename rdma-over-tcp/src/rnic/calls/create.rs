@@ -1,8 +1,8 @@
-//! Consumers' calls that make and close objects.
+//! Consumer calls that create and close objects.
 //!
-//! Closing works as in NDKPI, which is the most lenient of the interfaces: an object may be closed before those that
-//! depend on it, its close is pending then. An interface that refuses it counts for itself, or asks
-//! [`Rnic::is_in_use`].
+//! The close rules are those of NDKPI, the most lenient interface: an object may be closed before the objects that
+//! depend on it, and its close pends in that case. An interface that refuses such a close keeps its own counts, or
+//! queries [`Rnic::is_in_use`].
 
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::Ordering;
@@ -37,18 +37,18 @@ use crate::{
 };
 
 impl Rnic {
-    /// An object that is there and not being closed.
+    /// Checks that an object exists and is not being closed.
     pub(crate) fn check_open(&mut self, key: Key) -> Result<(), VerbError> {
         if self.objects.is_open(key) { Ok(()) } else { Err(VerbError::InvalidHandle) }
     }
 
-    /// As [`Rnic::check_open`], of an object that something new is to belong to: not behind the loss of the device.
+    /// As [`Rnic::check_open`], for the parent of a new object: also fails after the loss of the device.
     pub(crate) fn check_parent(&mut self, key: Key) -> Result<(), VerbError> {
         if self.is_lost { Err(VerbError::DeviceLost) } else { self.check_open(key) }
     }
 
-    /// A completion queue of `depth` entries, which `notification` is for. The queue is returned beside its name:
-    /// polling it needs no call of the adapter.
+    /// Creates a completion queue of `depth` entries with its `notification`. The queue is returned with its
+    /// identifier, because polling it needs no call of the adapter.
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: no entries, or more than [`Limits::cq_depth_max`](crate::rnic::Limits);
@@ -70,7 +70,7 @@ impl Rnic {
         Ok((id, queue))
     }
 
-    /// A protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
@@ -91,10 +91,10 @@ impl Rnic {
         Ok(id)
     }
 
-    /// A memory region that nothing is registered with yet: for [`Rnic::register`], or for fast registrations.
+    /// Creates a memory region without a registration, for [`Rnic::register`] or for fast registrations.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`];
+    /// [`VerbError::InvalidHandle`]: the domain does not exist or is being closed; [`VerbError::NoResources`];
     /// [`VerbError::DeviceLost`].
     pub fn create_region(
         &mut self,
@@ -108,13 +108,12 @@ impl Rnic {
         Ok(id)
     }
 
-    /// A queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: a limit over the adapter's, or a completion queue that has failed;
-    /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed, or the shared receive queue is
-    /// of another domain; [`VerbError::NoResources`];
-    /// [`VerbError::DeviceLost`].
+    /// [`VerbError::InvalidArgument`]: a limit exceeds that of the adapter, or a completion queue has failed;
+    /// [`VerbError::InvalidHandle`]: the domain or a queue does not exist or is being closed, or the shared receive
+    /// queue belongs to another domain; [`VerbError::NoResources`]; [`VerbError::DeviceLost`].
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
         let QpConfig { receive_cq, send_cq, context, limits, srq, late_posts } = config;
         limits.check(&self.config.limits)?;
@@ -140,7 +139,7 @@ impl Rnic {
         let receive_queues = &mut self.objects.receive_queues;
         let receives = shared.map_or_else(|| receive_queues.insert(own()), Ok);
         let Ok(receives) = receives else {
-            self.objects.regions.give_back(sink_token);
+            self.objects.regions.release_token(sink_token);
             return Err(VerbError::NoResources);
         };
         let qp = Qp {
@@ -165,12 +164,12 @@ impl Rnic {
             late_posts,
             unpolled: Unpolled::Keep,
             notifier: QpNotifier::default(),
-            is_last_receive_told: false,
+            is_last_receive_reported: false,
             stream: None,
             stats: QpStats::default(),
         };
         let Ok(id) = self.objects.qps.insert(qp) else {
-            self.objects.regions.give_back(sink_token);
+            self.objects.regions.release_token(sink_token);
             if srq.is_none() {
                 self.objects.receive_queues.remove(receives);
             }
@@ -188,7 +187,7 @@ impl Rnic {
         Ok(id)
     }
 
-    /// Has `notification` called for a queue pair's events ([`QpEvent`](crate::rnic::QpEvent)), from now on.
+    /// Registers `notification` for the events of a queue pair ([`QpEvent`](crate::rnic::QpEvent)).
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`].
@@ -202,7 +201,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// A connector, for one connection that this side opens.
+    /// Creates a connector for one outgoing connection.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
@@ -215,7 +214,8 @@ impl Rnic {
         Ok(id)
     }
 
-    /// A listener. `event` is given a connector for each incoming request, to be accepted, rejected or closed.
+    /// Creates a listener. `event` is called with a connector for each incoming request, which is then accepted,
+    /// rejected or closed.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
@@ -227,7 +227,7 @@ impl Rnic {
             state: ListenerState::Idle,
             local: None,
             endpoint: None,
-            quiet: Arc::default(),
+            is_paused: Arc::default(),
             event,
             request: None,
             config: ListenerConfig::default(),
@@ -238,23 +238,23 @@ impl Rnic {
         Ok(id)
     }
 
-    /// Closes an object. [`Close::Pending`]: `completion` follows as the last callback for it, when nothing depends on
-    /// it any more: its successors are closed, its requests have ended, and its callbacks have returned. Antecedents
-    /// may be closed before their successors. A second close of one object changes nothing.
+    /// Closes an object. With [`Close::Pending`], `completion` is called as the last callback of the object, when
+    /// nothing depends on it: its successors are closed, its requests have ended, and its callbacks have returned.
+    /// Antecedents may be closed before their successors. A second close of one object has no further effect.
     ///
-    /// | object | what its close does | what it waits for |
+    /// | object | effect of the close | the close waits for |
     /// |---|---|---|
-    /// | adapter | nothing new can be created | all objects |
+    /// | adapter | no new objects can be created | all objects |
     /// | protection domain | no new successors | regions, windows, queue pairs and shared receive queues |
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
-    /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
+    /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows bound to it |
     /// | memory window | it is unbound | nothing |
-    /// | logical address mapping | its addresses open nothing; registrations of its pages end | uses of its memory |
+    /// | logical address mapping | its addresses are invalid; registrations of its pages end | uses of its memory |
     /// | queue pair | its connection is reset, unless it is being ended; a flush | its last connection's connector |
-    /// | shared receive queue | no more posts; receives that are left vanish in the end | its queue pairs |
-    /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
+    /// | shared receive queue | no more posts; remaining receives are dropped without completion | its queue pairs |
+    /// | connector | an unanswered offer is refused, a connection reset | its pending request |
     /// | listener | peers are refused from now on | connectors of its connections |
-    /// | shared endpoint | nothing connects from it any more | connectors that have |
+    /// | shared endpoint | no new connects from it | its connectors |
     pub fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
         match key {
             Key::Rnic | Key::Pd(_) | Key::Cq(_) | Key::Srq(_) | Key::SharedEndpoint(_) => {}
@@ -271,7 +271,7 @@ impl Rnic {
         self.objects.close(key, completion)
     }
 
-    /// As [`Rnic::close`] of a queue pair, and says what becomes of its completions.
+    /// As [`Rnic::close`] for a queue pair, with the treatment of its completions.
     pub fn close_qp(&mut self, id: QpId, unpolled: Unpolled, completion: CloseCompletion) -> Close {
         match unpolled {
             Unpolled::Keep => {}
@@ -280,41 +280,41 @@ impl Rnic {
         self.close(Key::Qp(id), completion)
     }
 
-    /// Returns whether a close of the object would have to wait, as things are. A region counts as in use as long as it
-    /// is registered.
+    /// Returns true if a close of the object would pend now. A region is in use while it is registered.
     pub fn is_in_use(&mut self, key: Key) -> bool {
         self.take_returns();
         self.objects.is_pinned(key)
     }
 
-    /// Ends a registration. The token opens nothing from now on: no byte of the memory is written any more, and none is
-    /// read for a request that begins later, here or at the peer; such a request fails, and ends its connection.
+    /// Ends a registration. Its token is invalid from now on: the memory is no longer written, and no request that
+    /// starts later reads it, locally or at the peer. Such a request fails and ends its connection.
     ///
-    /// What has begun may still read the memory: lists of FPDUs that TCP has not sent or may have to retransmit, a
-    /// frame that a device has borrowed. [`Close::Done`]: nothing does. [`Close::Pending`]: `completion` follows as
-    /// soon as nothing does, and it is certain to follow without any help of the consumer or a peer: in the transport's
-    /// next call for each connection what is not acknowledged is copied, and a message of which a part is not with TCP
-    /// yet ends its connection, its request completing with [`WcStatus::LocalProtection`](crate::rnic::WcStatus). Only
-    /// a frame that a device has borrowed is waited for. The owner that [`SharedSpan::from_raw`] was given is dropped
-    /// before `completion` is called, unless the consumer itself has a
-    /// [`RegisteredBuffer`](crate::rnic::RegisteredBuffer) or span of the memory left.
+    /// Earlier requests may still read the memory: lists of FPDUs that TCP has not sent or may retransmit, and frames
+    /// that a device has borrowed. With [`Close::Done`] there are no such uses. With [`Close::Pending`], `completion`
+    /// is called when the last use ends, without any action of the consumer or a peer.
     ///
-    /// A consumer whose call must not return before the memory is free (`ibv_dereg_mr`) has `completion` set a flag,
-    /// and drives the adapter until it is set: [`Driver::wait_while`](crate::adapter::Driver::wait_while) does both.
-    /// With kernel sockets nothing uses the memory any more when the call that has entered the adapter
-    /// ([`Adapter::with`](crate::adapter::Adapter::with)) returns, since no device borrows it; `completion` follows
+    /// In the next call of the transport for each connection, unacknowledged data is copied. A message that is only
+    /// partly passed to TCP ends its connection, and its request completes with
+    /// [`WcStatus::LocalProtection`](crate::rnic::WcStatus). Only frames that a device has borrowed have to be waited
+    /// for. The owner passed to [`SharedSpan::from_raw`] is dropped before `completion` is called, unless the consumer
+    /// itself still has a [`RegisteredBuffer`](crate::rnic::RegisteredBuffer) or span of the memory.
+    ///
+    /// A call that must not return before the memory is free (`ibv_dereg_mr`) uses a `completion` that sets a flag, and
+    /// drives the adapter until the flag is set: [`Driver::wait_while`](crate::adapter::Driver::wait_while) does both.
+    /// With kernel sockets, no use of the memory remains when the call that entered the adapter
+    /// ([`Adapter::with`](crate::adapter::Adapter::with)) returns, because no device borrows it. `completion` is called
     /// in the next pass over the sockets.
     ///
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the region is not registered, or by a work request, whose registration an
-    /// invalidation ends (NDK-MEM-5, -9); [`VerbError::WindowsBound`].
+    /// [`VerbError::InvalidArgument`]: the region is not registered, or it was registered by a work request, whose
+    /// registration is ended by an invalidation (NDK-MEM-5, -9); [`VerbError::WindowsBound`].
     pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
         self.deregister_or(id, completion, |_, _| Close::Done)
     }
 
-    /// As [`Rnic::deregister`], which may be held back ([`Deferral`](crate::rnic::Deferral)).
+    /// As [`Rnic::deregister`], with a completion that may be deferred ([`Deferral`](crate::rnic::Deferral)).
     ///
     /// # Errors
     /// As [`Rnic::deregister`].
@@ -349,12 +349,12 @@ impl Rnic {
             return Ok(unused(self, completion));
         }
         if let Some(region) = self.objects.regions.table.get_mut(id) {
-            region.uses.await_end(completion);
+            region.uses.begin_deregistration(completion);
         }
         Ok(Close::Pending)
     }
 
-    /// Has streams let go of memory that is wanted back, if some of the region's is in use. Returns whether it is.
+    /// Requests that streams release withdrawn memory if the region's memory is in use. Returns true if it is.
     fn recall(&mut self, id: RegionId) -> bool {
         self.take_returns();
         let is_used = self.objects.regions.is_used(id);
@@ -364,39 +364,39 @@ impl Rnic {
         is_used
     }
 
-    /// NDK-LIFE-3, -11: without a disconnect the connection is aborted, and everything flushed.
+    /// NDK-LIFE-3, -11: without a disconnect the connection is aborted, and all requests are flushed.
     fn release_qp(&mut self, id: QpId) {
         let stream = self.objects.qps.get(id).and_then(|qp| qp.stream);
         let connector = stream
             .and_then(|id| self.streams.get(&id)?.connector)
             .and_then(|connector| self.objects.connectors.get(connector));
         match stream {
-            // The flush comes with the disconnect (NDK-DISC-1).
+            // The disconnect performs the flush (NDK-DISC-1).
             Some(_)
                 if connector
                     .is_some_and(|connector| connector.state == ConnectorState::Disconnecting) => {}
             Some(stream) => {
                 self.end_stream(stream, ConnectError::Cancelled);
-                // One whose connect was under way is idle again, with its receives.
+                // A queue pair whose connect was pending is idle again, with its receives.
                 self.objects.flush(id);
             }
             None => self.objects.flush(id),
         }
     }
 
-    /// NDK-LIFE-11. A passive connector that was not answered is refused.
+    /// NDK-LIFE-11: an unanswered passive connector is refused.
     fn release_connector(&mut self, id: ConnectorId) {
         let Some(connector) = self.objects.connectors.get(id) else { return };
         let Some(stream) = connector.stream else { return };
         match connector.state {
             ConnectorState::Pending => self.with_stream(stream, |stream, _, _| stream.refuse()),
-            // The graceful end that was asked for goes on; its completion comes before the close's.
+            // The requested graceful end continues; its completion precedes that of the close.
             ConnectorState::Disconnecting => {}
             _ => self.end_stream(stream, ConnectError::Cancelled),
         }
     }
 
-    /// Ends a stream from this side, abruptly, without a disconnect event (NDK-DISC-4).
+    /// Aborts a stream from this end, without a disconnect event (NDK-DISC-4).
     pub(crate) fn end_stream(&mut self, id: StreamId, error: ConnectError) {
         self.with_stream(id, |stream, objects, _| {
             if let Some(connector) = stream.connector.and_then(|id| objects.connectors.get_mut(id))
@@ -408,18 +408,18 @@ impl Rnic {
         self.abort_stream(id);
     }
 
-    /// A connect event that was not delivered.
+    /// Refuses the connection of a connect event that was not delivered.
     pub(crate) fn refuse(&mut self, id: ConnectorId) {
         if let Some(stream) = self.objects.connectors.get(id).and_then(|connector| connector.stream)
         {
             self.with_stream(stream, |stream, _, _| stream.refuse());
         }
-        // The consumer never had its name.
+        // The consumer never received its identifier.
         let _ = self.objects.close(Key::Connector(id), Box::new(|| {}));
     }
 
-    /// Completes everything posted as flushed. A connected queue pair cannot go on after it (NDK-FL-4): its connection
-    /// is reset. No disconnect event follows: the end is this side's (NDK-DISC-4).
+    /// Completes all posted requests as flushed. A connected queue pair cannot continue (NDK-FL-4): its connection is
+    /// reset. No disconnect event follows, because this end closes the connection (NDK-DISC-4).
     pub fn flush(&mut self, id: QpId) {
         match self.established(id) {
             Some(stream) => self.end_stream(stream, ConnectError::Aborted),
@@ -427,15 +427,15 @@ impl Rnic {
         }
     }
 
-    /// The stream of a queue pair whose connection is established, and is not being ended by this side.
+    /// Returns the stream of a queue pair whose connection is established and is not being ended by this end.
     fn established(&self, id: QpId) -> Option<StreamId> {
         let stream = self.objects.qps.get(id)?.stream?;
         let connector = self.objects.connectors.get(self.streams.get(&stream)?.connector?)?;
         (connector.state == ConnectorState::Connected).then_some(stream)
     }
 
-    /// Brings a queue pair to [`QpState::Error`] from any state: its connection, or the attempt to make one, is reset,
-    /// and everything posted is flushed. The disconnect event of an established connection follows.
+    /// Moves a queue pair to [`QpState::Error`] from any state. Its connection or connection attempt is reset, and all
+    /// posted requests are flushed. The disconnect event of an established connection follows.
     pub fn break_qp(&mut self, id: QpId) {
         if let Some(stream) = self.established(id) {
             self.with_stream(stream, |it, objects, _| it.lost(objects, ConnectError::Aborted));
@@ -449,14 +449,15 @@ impl Rnic {
         self.objects.break_qp(id);
     }
 
-    /// Brings a queue pair back to [`QpState::Idle`], from any state, so that it can be connected again. Its connection
-    /// is reset if there is one, without a disconnect event; its queues are emptied and give no completion; those of
-    /// its completions that were not polled are taken out of their queues. Name, limits, and statistics stay. The
-    /// connector of its last connection is not used any more, and is the consumer's to close: until then a close of the
-    /// queue pair is pending.
+    /// Moves a queue pair to [`QpState::Idle`] from any state, so that it can be connected again. Its connection is
+    /// reset if there is one, without a disconnect event. Its queues are emptied without completions, and its unpolled
+    /// completions are removed from their queues. Identifier, limits and statistics remain.
+    ///
+    /// The connector of its last connection is no longer used, but the consumer has to close it. Until then a close of
+    /// the queue pair pends.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: gone, or being closed.
+    /// [`VerbError::InvalidHandle`]: the queue pair does not exist, or is being closed.
     pub fn reset_qp(&mut self, id: QpId) -> Result<(), VerbError> {
         self.check_open(Key::Qp(id))?;
         self.objects.discard_completions(id);
@@ -470,24 +471,24 @@ impl Rnic {
         Ok(())
     }
 
-    /// While paused, connection requests are refused as if nobody listened.
+    /// Pauses or resumes a listener. While paused, connection requests are rejected without private data.
     pub fn pause(&mut self, id: ListenerId, pause: bool) {
         let listener = self.objects.listeners.get(id);
-        // One that is being closed stays quiet (NDK-EP-5).
+        // A listener that is being closed remains paused (NDK-EP-5).
         if let Some(listener) = listener.filter(|listener| !listener.life.is_closing()) {
-            listener.quiet.store(pause, Ordering::Release);
+            listener.is_paused.store(pause, Ordering::Release);
         }
     }
 
-    /// NDK-EP-5: new connections are rejected from now on.
+    /// Stops a listener: new connections are rejected from now on (NDK-EP-5).
     fn unlisten(&mut self, id: ListenerId) {
         let Some(listener) = self.objects.listeners.get_mut(id) else { return };
-        listener.quiet.store(true, Ordering::Release);
+        listener.is_paused.store(true, Ordering::Release);
         if listener.state != ListenerState::Idle {
             listener.state = ListenerState::Idle;
             self.commands.push_back(Command::Unlisten { listener: id });
             if listener.endpoint.is_none() {
-                // The answer is still on its way.
+                // The transport has not answered yet.
                 let reservation = Reservation::Listener(id);
                 self.commands.push_back(Command::Release { reservation });
             }

@@ -1,28 +1,29 @@
-//! Requests and closes whose ends are held back ([`later`](crate::rnic::objects::later)), and timers of consumers.
+//! Requests and closes with a deferred completion ([`deferred`](crate::rnic::objects::deferred)), and timers of
+//! consumers.
 
 use offload_engine::time::Instant;
 
 use crate::rnic::{
     Rnic,
     objects::{
+        deferred::DeferredCompletion,
         id::{Key, RegionId},
-        later::End,
         lifetime::{Callback, Close, CloseCompletion, Return, ReturnGuard},
     },
 };
 
 impl Rnic {
-    /// Has `completion` called later, if it is drawn that a request pends which has ended already; `key` is pinned
-    /// until it has returned. Gives the completion back if the request does not pend.
+    /// Defers `completion` of a request that has already ended, if the random draw defers it. `key` is pinned until the
+    /// callback has returned.
     ///
     /// # Errors
-    /// It does not pend: the completion.
+    /// The request is not deferred: returns the completion.
     pub fn pend(&mut self, now: Instant, key: Key, completion: Callback) -> Result<(), Callback> {
-        self.pend_as(now, key, completion, End::Request)
+        self.pend_as(now, key, completion, DeferredCompletion::Request)
     }
 
-    /// As [`Rnic::pend`], of a region that was registered: until its completion is due it has no token to tell
-    /// ([`Rnic::token`]).
+    /// As [`Rnic::pend`], for a region that was registered. Until its completion is due, [`Rnic::token`] returns no
+    /// token.
     ///
     /// # Errors
     /// As [`Rnic::pend`].
@@ -32,19 +33,19 @@ impl Rnic {
         id: RegionId,
         completion: Callback,
     ) -> Result<(), Callback> {
-        self.pend_as(now, Key::Region(id), completion, End::Registration)
+        self.pend_as(now, Key::Region(id), completion, DeferredCompletion::Registration)
     }
 
-    /// Calls `callback` at `at`, or when the device is lost. The object of `key` is pinned until it has returned.
+    /// Calls `callback` at `at`, or when the device is lost. The object `key` is pinned until it has returned.
     ///
     /// # Errors
-    /// The device is lost, or there is no such object: the callback.
+    /// The device is lost, or the object does not exist: returns the callback.
     pub fn call_at(&mut self, at: Instant, key: Key, callback: Callback) -> Result<(), Callback> {
         if self.is_lost || !self.objects.exists(key) {
             return Err(callback);
         }
         self.objects.pin(key);
-        self.later.add(at, key, End::Request(callback));
+        self.deferred.add(at, key, DeferredCompletion::Request(callback));
         Ok(())
     }
 
@@ -53,40 +54,44 @@ impl Rnic {
         now: Instant,
         key: Key,
         completion: Callback,
-        end: fn(Callback) -> End,
+        end: fn(Callback) -> DeferredCompletion,
     ) -> Result<(), Callback> {
         let may_pend = !self.is_lost && self.objects.exists(key);
-        let Some(at) = may_pend.then(|| self.later.draw(now)).flatten() else {
+        let Some(at) = may_pend.then(|| self.deferred.draw(now)).flatten() else {
             return Err(completion);
         };
         self.objects.pin(key);
-        self.later.add(at, key, end(completion));
+        self.deferred.add(at, key, end(completion));
         Ok(())
     }
 
-    /// As [`Rnic::close`], which may be held back.
+    /// As [`Rnic::close`], with a completion that may be deferred.
     pub fn close_at(&mut self, now: Instant, key: Key, completion: CloseCompletion) -> Close {
         let is_held = !self.is_lost && self.objects.is_open(key);
-        let Some(at) = is_held.then(|| self.later.draw(now)).flatten() else {
+        let Some(at) = is_held.then(|| self.deferred.draw(now)).flatten() else {
             return self.close(key, completion);
         };
         self.objects.pin(key);
         let close = self.close(key, completion);
-        self.later.add(at, key, End::Close);
+        self.deferred.add(at, key, DeferredCompletion::Close);
         close
     }
 
-    /// Tells the ends that are due; `None`: all of them. Returns whether there was one.
-    pub(crate) fn end_held(&mut self, now: Option<Instant>) -> bool {
+    /// Delivers the completions that are due; with `None`, all of them. Returns true if there was any.
+    pub(crate) fn end_deferred(&mut self, now: Option<Instant>) -> bool {
         let mut worked = false;
-        while let Some(end) = self.later.take_due(now) {
+        while let Some(end) = self.deferred.take_due(now) {
             worked = true;
             match end {
-                (key, End::Request(completion) | End::Registration(completion)) => {
+                (
+                    key,
+                    DeferredCompletion::Request(completion)
+                    | DeferredCompletion::Registration(completion),
+                ) => {
                     let guard = ReturnGuard::new(&self.objects.returns, Return::Unpin(key));
                     self.objects.outbox.push(guard, completion);
                 }
-                (key, End::Close) => self.objects.unpin(key),
+                (key, DeferredCompletion::Close) => self.objects.unpin(key),
             }
         }
         worked

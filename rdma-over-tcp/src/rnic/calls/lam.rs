@@ -1,4 +1,4 @@
-//! Calls that build and release logical address mappings, and the look-up of logical addresses
+//! Calls that build and release logical address mappings, and the lookup of logical addresses
 //! ([`lam`](crate::rnic::memory::lam)).
 
 use alloc::{boxed::Box, vec::Vec};
@@ -20,16 +20,16 @@ use crate::rnic::{
     status::VerbError,
 };
 
-/// Bits of the number of a logical page.
+/// Bits of a logical page number.
 const PAGE_NUMBER_BITS: u32 = 51;
-/// Places that are tried for a mapping.
+/// Maximum number of random positions tried for a mapping.
 const DRAWS_MAX: usize = 64;
 
 impl Regions {
     /// Maps `length` bytes of a chain of buffers.
     ///
     /// # Errors
-    /// Those of [`Rnic::build_lam`].
+    /// As [`Rnic::build_lam`].
     fn build_lam(
         &mut self,
         chain: &[RegisteredBuffer],
@@ -56,7 +56,7 @@ impl Regions {
         Ok(LogicalMemory { id, address, pages })
     }
 
-    /// The number of the first of so many pages that no mapping has, nor the pages around them.
+    /// Draws the first of `count` consecutive page numbers. These pages and their neighbors belong to no mapping.
     fn draw_pages(&mut self, count: u64) -> Option<u64> {
         (0..DRAWS_MAX).find_map(|_| {
             let first = self.random.rand_u64() >> (u64::BITS - PAGE_NUMBER_BITS);
@@ -71,21 +71,21 @@ impl Regions {
         })
     }
 
-    /// What a logical address opens.
+    /// Returns the registration of that mapping ([`Regions::mapping`]).
     pub(crate) fn mapped(&self, address: u64) -> Option<&Registration> {
         self.lams.get(self.mapping(address)?)?.registration.as_ref()
     }
 
-    /// The mapping that a logical address is of, if it is of any.
+    /// Returns the mapping with the highest start at or below a logical address. The caller checks its bounds.
     fn mapping(&self, address: u64) -> Option<LamId> {
         self.logical.range(..=address / PAGE).next_back().map(|(_, id)| *id)
     }
 
-    /// The memory of `length` bytes from `first_byte` of the first of these pages on, which have as many, and the
-    /// mappings that it is of.
+    /// Returns the memory of `length` bytes in these pages, starting at byte `first_byte` of the first page, and the
+    /// mappings that it belongs to.
     ///
     /// # Errors
-    /// [`VerbError::NotMapped`]: one of the bytes is of no mapping.
+    /// [`VerbError::NotMapped`]: one of the bytes is in no mapping.
     pub(crate) fn gather(
         &self,
         pages: &[u64],
@@ -114,10 +114,10 @@ impl Regions {
         Ok((memory, lams.into()))
     }
 
-    /// What a fast registration of logical pages registers, now that its turn has come.
+    /// Executes a fast registration of logical pages.
     ///
     /// # Errors
-    /// [`VerbError::NotMapped`]: a mapping has been released since.
+    /// [`VerbError::NotMapped`]: a mapping was released after the post.
     pub(crate) fn register_pages(
         &mut self,
         id: RegionId,
@@ -134,14 +134,14 @@ impl Regions {
         Ok(self.pin(id, Registration { token: *token, lams, ..registration }))
     }
 
-    /// A region's registration has no pages of the mapping any more.
-    pub(crate) fn forget_in_lam(&mut self, id: LamId, region: RegionId) {
+    /// Removes a region from a mapping: its registration no longer contains pages of it.
+    pub(crate) fn remove_from_lam(&mut self, id: LamId, region: RegionId) {
         if let Some(lam) = self.lams.get_mut(id) {
             lam.regions.retain(|other| *other != region);
         }
     }
 
-    /// Ends what a mapping's addresses open, and what was registered by them.
+    /// Invalidates the addresses of a mapping, and the registrations made with them.
     pub(crate) fn release_lam(&mut self, id: LamId) {
         let Some(lam) = self.lams.get_mut(id) else { return };
         let Some(registration) = lam.registration.take() else { return };
@@ -155,14 +155,15 @@ impl Regions {
 }
 
 impl Rnic {
-    /// Maps `length` bytes of a chain of buffers, from its beginning on, to logical addresses. The buffers' addresses
-    /// follow each other. The bytes lie in the mapping's first page where they lie in the page of their address.
+    /// Maps `length` bytes of a chain of buffers, from its start, to logical addresses. The buffers must have
+    /// consecutive addresses. The first byte has the same offset in its logical page as in the page of its virtual
+    /// address.
     ///
     /// The mapping is released by [`Rnic::close`].
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: no bytes, a chain that is shorter or whose addresses do not follow each other so
-    /// far, or more pages than a `u32` can count; [`VerbError::InvalidHandle`]: the adapter is being closed;
+    /// [`VerbError::InvalidArgument`]: no bytes, a chain that is too short or whose addresses are not consecutive, or
+    /// more pages than a `u32` can count; [`VerbError::InvalidHandle`]: the adapter is being closed;
     /// [`VerbError::NoResources`]; [`VerbError::DeviceLost`].
     pub fn build_lam(
         &mut self,
@@ -175,14 +176,14 @@ impl Rnic {
         Ok(lam)
     }
 
-    /// The token with which requests of a domain's queue pairs name logical addresses, to read and to write. No peer
-    /// can use it. `None`: the domain is gone.
+    /// Token for logical addresses in the requests of a domain's queue pairs, for reading and writing. It is invalid
+    /// for peers. `None`: the domain does not exist.
     #[must_use]
     pub fn privileged_token(&self, pd: PdId) -> Option<u32> {
         Some(self.objects.pds.get(pd)?.privileged_token)
     }
 
-    /// NDK-LIFE-3: what releases a mapping.
+    /// Releases a mapping when it is closed (NDK-LIFE-3).
     pub(crate) fn release_lam(&mut self, id: LamId) {
         self.objects.regions.release_lam(id);
         self.take_returns();

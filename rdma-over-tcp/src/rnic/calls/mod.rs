@@ -1,4 +1,4 @@
-//! Consumer calls: the methods of [`Rnic`](crate::rnic::Rnic) by the objects that they are for.
+//! Consumer calls: the methods of [`Rnic`](crate::rnic::Rnic), by the objects they work on.
 
 pub(crate) mod connect;
 mod create;

@@ -1,14 +1,13 @@
 //! Posting of work requests.
 //!
-//! A post checks what can be checked without memory: state, flags, numbers. Memory is checked when the
-//! request's turn comes, because it may be registered by an earlier request. An error return means no
-//! completion, success means one will come (NDK-WR-4).
+//! A post checks everything that does not depend on memory: state, flags, numbers. Memory is checked when the request
+//! starts, because an earlier request may register it. A post that returns an error gives no completion; a successful
+//! post gives one (NDK-WR-4).
 //!
-//! A post to a connection that has nothing under way is sent before it returns. While the connection flows, as
-//! [`Flow`](crate::rnic::queues::qp::Flow) has it, or when the request is deferred (NDK-DEF-1), a post only queues:
-//! whoever polls the engine next sends what has come together, in as few segments as it fits. So does a post when much
-//! is waiting. With a transport that calls [`Rnic::begin_poll`] such a post sends full lists only, and the rest waits
-//! for a poll.
+//! A post to an idle connection is sent before it returns. A post only queues if the connection is busy, as defined by
+//! [`Flow`](crate::rnic::queues::qp::Flow), or if the request is deferred (NDK-DEF-1). The next poll of the engine
+//! sends the queued requests in as few segments as possible; so does a post when many bytes are queued. With a
+//! transport that calls [`Rnic::begin_poll`], such a post sends full lists only, and the rest waits for a poll.
 
 use alloc::boxed::Box;
 
@@ -35,28 +34,28 @@ use crate::{
     },
 };
 
-/// A fast-register request: memory and the address it is to have.
+/// Fast-register request: memory and its base address.
 #[derive(Clone, Copy, Debug)]
 pub struct FastRegister<'a> {
-    /// The region, which [`Rnic::initialize_fast_register`] has prepared.
+    /// Region, prepared by [`Rnic::initialize_fast_register`].
     pub region: RegionId,
-    /// The memory.
+    /// Memory to register.
     pub memory: FastMemory<'a>,
-    /// Bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// The address of the first byte; at the same place in its page as in the memory's.
+    /// Address of the first byte, with the same offset in its page as in the page of the memory.
     pub base: u64,
-    /// Rights.
+    /// Access rights.
     pub rights: Access,
 }
 
 impl Rnic {
-    /// Posts a receive, in any state (NDK-CON-10); where the connection is over it is flushed at once. Its memory is
+    /// Posts a receive, in any state (NDK-CON-10). If the connection is over, it is flushed at once. Its memory is
     /// checked when a message arrives for it.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
-    /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared
+    /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: a limit of the queue pair or
+    /// the adapter is exceeded; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: the queue pair uses a shared
     /// receive queue; with [`LatePosts::Refuse`] also [`VerbError::CqFailed`] and [`VerbError::DeviceLost`].
     pub fn post_receive(
         &mut self,
@@ -73,7 +72,7 @@ impl Rnic {
         }
         let is_over = qp.state == QpState::Error && qp.stream.is_none();
         if is_over && qp.late_posts == LatePosts::Refuse {
-            // Nobody would hear of its completion (NDK-CQ-13, -14).
+            // Its completion would never be delivered (NDK-CQ-13, -14).
             let cq = self.objects.cqs.get(qp.receive_cq);
             if self.is_lost {
                 return (Err(VerbError::DeviceLost), Urgency::None);
@@ -103,16 +102,15 @@ impl Rnic {
         (Ok(()), Urgency::Now)
     }
 
-    /// Posts a request. A Read's data are the entries of its sink, which must be registered.
+    /// Posts a request. The data of a Read are the entries of its sink, which must be registered.
     ///
     /// # Errors
-    /// Those of all posts to a send queue: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in
-    /// [`QpState::Connected`], see [`LatePosts`]; [`VerbError::QueueFull`];
-    /// [`VerbError::TooManySges`], [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: over the queue pair's or the
-    /// adapter's limits. Of a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: its data are
-    /// inline. Of an atomic or immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the
-    /// data that [`Operation`] names.
-    // So that an operation is not copied, most of which are smaller than the largest.
+    /// For every request: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in [`QpState::Connected`], see
+    /// [`LatePosts`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`], [`VerbError::TooLong`],
+    /// [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For a Read or an atomic:
+    /// [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or immediate data:
+    /// [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the data that [`Operation`] specifies.
+    // Inlined so that the operation is not copied: most operations are smaller than the largest one.
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -149,7 +147,7 @@ impl Rnic {
         self.posted(id, result, flags)
     }
 
-    /// Has a request sent that was posted, or refused, now or with those that follow.
+    /// Schedules the transmission of a request after a post, successful or not: now, or with later requests.
     #[inline(always)]
     fn posted(
         &mut self,
@@ -160,7 +158,7 @@ impl Rnic {
         if result.is_ok() && self.flush_late(id) {
             return (result, Urgency::Now);
         }
-        // NDK-DEF-3: a failure indicates what was deferred before it.
+        // NDK-DEF-3: a failed post indicates the requests deferred before it.
         let urgency = match result.is_err() || !flags.contains(WrFlags::DEFER) {
             true => self.kick_qp(id),
             false => Urgency::None,
@@ -168,7 +166,7 @@ impl Rnic {
         (result, urgency)
     }
 
-    /// Flushes the request that was posted last, if it has come too late. Returns whether it has.
+    /// Flushes the last posted request if the queue pair is in the error state. Returns true if it was flushed.
     #[inline]
     fn flush_late(&mut self, id: QpId) -> bool {
         let Objects { qps, completed, .. } = &mut self.objects;
@@ -249,7 +247,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// A queue pair whose send queue takes a Send, Write or Read with these data, and how many bytes they are.
+    /// Returns the queue pair if its send queue accepts a Send, Write or Read with this data, and the number of bytes.
     #[inline]
     fn check_request(
         &mut self,
@@ -260,7 +258,7 @@ impl Rnic {
         let limits = self.config.limits;
         let qp = self.check_sender(id)?;
         if is_read && qp.has_no_reads() {
-            // It would wait for ever.
+            // The Read would wait forever.
             return Err(VerbError::NoReads);
         }
         let length = match data {
@@ -278,8 +276,8 @@ impl Rnic {
         Ok((qp, length))
     }
 
-    /// Checks a request as [`Rnic::post`] does, and posts nothing: for those that are to be posted together or not at
-    /// all. [`Rnic::send_queue_room`] says how many there may be.
+    /// Checks a request as [`Rnic::post`] does, without posting it. For requests that are posted together or not at
+    /// all. [`Rnic::send_queue_room`] returns their maximum number.
     ///
     /// # Errors
     /// As [`Rnic::post`].
@@ -325,16 +323,16 @@ impl Rnic {
         Ok(())
     }
 
-    /// A queue pair whose send queue takes requests of RFC 7306.
+    /// Returns the queue pair if its send queue accepts requests of RFC 7306.
     fn check_extensions(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.check_sender(id)?;
         if qp.rfc7306 { Ok(qp) } else { Err(VerbError::NoExtensions) }
     }
 
-    /// Says whether a queue pair is to use RFC 7306, before it is connected ([`Config::rfc7306`](crate::rnic::Config)).
+    /// Enables or disables RFC 7306 for a queue pair before it is connected ([`Config::rfc7306`](crate::rnic::Config)).
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: it is or was connected.
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: the queue pair is or was connected.
     pub fn allow_extensions(&mut self, id: QpId, allow: bool) -> Result<(), VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         if qp.state != QpState::Idle {
@@ -347,11 +345,11 @@ impl Rnic {
     /// Posts a fast registration. Returns the token, which is valid for later requests of the queue pair (NDK-MEM-8).
     ///
     /// # Errors
-    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: the region is gone, or of another domain;
-    /// [`VerbError::InvalidArgument`]: bytes outside the buffer or the pages, pages that are not aligned, more pages
-    /// than the region was prepared for, or more bytes than
-    /// [`Limits::registration_bytes_max`](crate::rnic::Limits); [`VerbError::NotMapped`]: logical addresses outside of
-    /// mappings; [`VerbError::NoRemoteAccess`]; [`VerbError::ReadOnly`].
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: the region does not exist, or belongs to another domain;
+    /// [`VerbError::InvalidArgument`]: bytes outside of the buffer or the pages, pages that are not aligned, more pages
+    /// than the region was prepared for, or more bytes than [`Limits::registration_bytes_max`](crate::rnic::Limits);
+    /// [`VerbError::NotMapped`]: logical addresses outside of mappings; [`VerbError::NoRemoteAccess`];
+    /// [`VerbError::ReadOnly`].
     pub fn post_fast_register(
         &mut self,
         id: QpId,
@@ -388,13 +386,13 @@ impl Rnic {
         Ok((token, WqeKind::FastRegister { region, prepared: Box::new(prepared) }))
     }
 
-    /// Posts an invalidation of a region that a fast registration has registered, or of a window of type 2 that this
-    /// queue pair has bound (NDK-MEM-9). One that finds nothing to invalidate when its turn comes completes as
-    /// [`WcStatus::LocalOperation`] and ends the connection; so does one of a region that windows are bound to.
+    /// Posts an invalidation of a fast-registered region, or of a window of type 2 that this queue pair has bound
+    /// (NDK-MEM-9). If the target is not valid when the request starts, it completes as [`WcStatus::LocalOperation`]
+    /// and ends the connection. The same holds for a region with bound windows.
     ///
     /// # Errors
-    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: region or window is gone, of another domain, or not of that
-    /// kind.
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: region or window does not exist, belongs to another domain, or
+    /// is of another kind.
     pub fn post_invalidate(
         &mut self,
         id: QpId,
@@ -412,15 +410,16 @@ impl Rnic {
         }
     }
 
-    /// Posts a bind of a memory window. Returns its token, for peers: it opens nothing before the bind completes, or at
-    /// least before a later Send of the same queue pair has told the peer. A bind that meets the region or the window
-    /// in the wrong state when its turn comes completes as [`WcStatus::LocalOperation`] and ends the connection.
+    /// Posts a bind of a memory window. Returns its token, for peers. Peers must not use the token before the bind
+    /// completes, or before a later Send of the same queue pair has announced it. A bind that finds the region or the
+    /// window in the wrong state when it starts completes as [`WcStatus::LocalOperation`] and ends the connection.
     ///
     /// # Errors
-    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: window or region is gone, being closed, or of another domain;
-    /// [`VerbError::InvalidArgument`]: bytes outside the region, rights that are no peer's, a key for a window of type
-    /// 1, no bytes for one of type 2, or a base that wraps; [`VerbError::RightsNotAllowed`]: the region is registered
-    /// without [`Access::BIND`], or without [`Access::LOCAL_WRITE`] for a right to write.
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: window or region does not exist, is being closed, or belongs to
+    /// another domain; [`VerbError::InvalidArgument`]: bytes outside of the region, rights that are not remote rights,
+    /// a key for a window of type 1, no bytes for a window of type 2, or a base that wraps;
+    /// [`VerbError::RightsNotAllowed`]: the region is registered without [`Access::BIND`], or without
+    /// [`Access::LOCAL_WRITE`] for a write right.
     pub fn post_bind(
         &mut self,
         id: QpId,
@@ -441,11 +440,11 @@ impl Rnic {
         }
     }
 
-    /// Prepares a region for fast registrations. They give it a token, which is valid while it is registered.
+    /// Prepares a region for fast registrations. Each of them returns a token, which is valid while it is registered.
     ///
     /// # Errors
     /// [`VerbError::TooManyPages`]; [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: not a region for fast
-    /// registration, or of no page; [`VerbError::NoResources`].
+    /// registration, or a limit of zero pages; [`VerbError::NoResources`].
     pub fn initialize_fast_register(
         &mut self,
         region: RegionId,
@@ -457,13 +456,14 @@ impl Rnic {
         self.objects.regions.initialize(region, limits)
     }
 
-    /// Requests that can be posted to the send queue now.
+    /// Returns the number of requests that can be posted to the send queue now.
     #[must_use]
     pub fn send_queue_room(&self, id: QpId) -> usize {
         self.objects.qps.get(id).map_or(0, |qp| qp.sends.room())
     }
 
-    /// A queue pair whose send queue takes requests: connected, or flushing late posts, and with room (NDK-CON-11).
+    /// Returns the queue pair if its send queue accepts requests: connected, or flushing late posts, and with room
+    /// (NDK-CON-11).
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;
@@ -476,8 +476,8 @@ impl Rnic {
         Ok(qp)
     }
 
-    /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon
-    /// that must be.
+    /// Schedules the transmission of the queue pair's requests, including deferred ones ([`WrFlags::DEFER`]). Returns
+    /// its urgency.
     #[inline]
     pub fn kick_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };

@@ -1,4 +1,4 @@
-//! Consumers' questions, and calls that change one object only.
+//! Queries of consumers, and calls that change a single object.
 
 use core::net::SocketAddr;
 
@@ -17,20 +17,20 @@ use crate::rnic::{
 };
 
 impl Rnic {
-    /// The configuration, with the limits.
+    /// Configuration, including the limits.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Counters.
+    /// Counters of the adapter.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.objects.counters
     }
 
-    /// Asks for a notification of a completion queue: one callback, for what is in the queue and newer than the last
-    /// one, or for what comes next. Of two arms the stronger one counts.
+    /// Arms a completion queue: one callback for entries newer than the last notification, or for the next entry. Of
+    /// two arms the stronger one applies.
     pub fn arm_cq(&mut self, id: CqId, arm: Arm) {
         if let Some(cq) = self.objects.cqs.get(id) {
             let armed = cq.queue.arm(arm);
@@ -38,7 +38,7 @@ impl Rnic {
         }
     }
 
-    /// Does what an arm of the queue itself has left to do.
+    /// Processes the result of an arm of the queue itself.
     pub(crate) fn handle_arm(&mut self, id: CqId, armed: Pushed) {
         if armed.is_hold_new {
             self.objects.held.push(id);
@@ -46,11 +46,12 @@ impl Rnic {
         self.objects.notify(id);
     }
 
-    /// Has notifications of a completion queue held back ([`CqModeration`]); `None`: no more. One that is held back now
-    /// is held by the new measure from now on.
+    /// Sets the moderation of a completion queue's notifications ([`CqModeration`]); `None`: disabled. A notification
+    /// held now is held again under the new moderation.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]; [`VerbError::NeverNotified`]: neither time nor count; [`VerbError::DeviceLost`].
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NeverNotified`]: neither interval nor count;
+    /// [`VerbError::DeviceLost`].
     pub fn moderate_cq(
         &mut self,
         id: CqId,
@@ -73,8 +74,8 @@ impl Rnic {
     /// Changes the depth of a completion queue.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: no entries, or more than the adapter's limit;
-    /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed; [`VerbError::CqFailed`];
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: no entries, or more than the limit of the adapter;
+    /// [`VerbError::CompletionsPresent`]: more entries are present, and nothing was changed; [`VerbError::CqFailed`];
     /// [`VerbError::DeviceLost`].
     pub fn resize_cq(&mut self, id: CqId, depth: u32) -> Result<(), VerbError> {
         if self.is_lost {
@@ -87,19 +88,18 @@ impl Rnic {
         cq.queue.resize(depth)
     }
 
-    /// Registers `length` bytes of `buffer` from `offset` on with a region, which gets a token for it. Local and remote
-    /// users name the bytes by the buffer's addresses ([`RegisteredBuffer::at_address`]).
+    /// Registers `length` bytes of `buffer` from `offset` on with a region, which receives a token. Local and remote
+    /// accesses address the bytes by the buffer's addresses ([`RegisteredBuffer::at_address`]).
     ///
     /// Any memory can be registered ([`SharedSpan::from_raw`](offload_engine::memory::SharedSpan::from_raw)), at any
-    /// byte, and with any number of regions at once: each has rights of its own. A buffer keeps its memory until
-    /// nothing of the adapter uses it, see [`Rnic::deregister`].
+    /// byte, and with any number of regions at the same time, each with its own rights. A buffer keeps its memory until
+    /// the adapter no longer uses it, see [`Rnic::deregister`].
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: a span that is empty, leaves the buffer or is larger than
-    /// [`Limits::registration_bytes_max`](crate::rnic::Limits), a region for fast registration, or one that is
-    /// registered, or whose deregistration is not complete; [`VerbError::ReadOnly`]: a right to write memory that may
-    /// only be read; [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left;
-    /// [`VerbError::DeviceLost`].
+    /// [`VerbError::InvalidArgument`]: a span that is empty, exceeds the buffer or is larger than
+    /// [`Limits::registration_bytes_max`](crate::rnic::Limits), a region for fast registration, or a region that is
+    /// registered or whose deregistration is not complete; [`VerbError::ReadOnly`]: a write right for read-only memory;
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left; [`VerbError::DeviceLost`].
     pub fn register(
         &mut self,
         id: RegionId,
@@ -113,12 +113,12 @@ impl Rnic {
         self.register_chain(id, core::slice::from_ref(&part), length, rights)
     }
 
-    /// As [`Rnic::register`], of `length` bytes of several buffers, from the beginning of the first on, whose addresses
-    /// follow each other: to their users they are one.
+    /// As [`Rnic::register`], for `length` bytes of several buffers with consecutive addresses, from the start of the
+    /// first one. They form one address range.
     ///
     /// # Errors
-    /// As [`Rnic::register`]; [`VerbError::InvalidArgument`] also for a chain that is shorter, or whose addresses do
-    /// not follow each other so far.
+    /// As [`Rnic::register`]; [`VerbError::InvalidArgument`] also for a chain that is too short, or whose addresses are
+    /// not consecutive.
     pub fn register_chain(
         &mut self,
         id: RegionId,
@@ -135,56 +135,56 @@ impl Rnic {
         self.objects.regions.register(id, chain, length, rights)
     }
 
-    /// The token of a region: for scatter/gather entries of the domain's queue pairs and, as an STag, for peers, as its
-    /// rights allow. `None` before the first registration, and while the end of one is held back
+    /// Token of a region: for scatter/gather entries of the domain's queue pairs and, if the rights permit, as an STag
+    /// for peers. `None` before the first registration, and while the completion of a registration is deferred
     /// ([`Deferral`](crate::rnic::Deferral)).
     #[must_use]
     pub fn token(&self, id: RegionId) -> Option<u32> {
-        if self.later.is_registering(Key::Region(id)) {
+        if self.deferred.is_registering(Key::Region(id)) {
             return None;
         }
         self.objects.regions.table.get(id)?.token
     }
 
-    /// The state of a queue pair; `None`: it is gone.
+    /// State of a queue pair; `None`: it does not exist.
     #[must_use]
     pub fn qp_state(&self, id: QpId) -> Option<QpState> {
         self.objects.qps.get(id).map(|qp| qp.state)
     }
 
-    /// Statistics of a queue pair.
+    /// Statistics of a queue pair; `None`: it does not exist.
     #[must_use]
     pub fn qp_stats(&self, id: QpId) -> Option<QpStats> {
         self.objects.qps.get(id).map(|qp| qp.stats)
     }
 
-    /// Private data and read limits of the peer: from a connect event until the accept, or from the success of a
-    /// connect until its completion; and those of a rejection (NDK-CD-2, NDK-CD-7).
+    /// Private data and read limits of the peer. Available from a connect event until the accept, from the success of a
+    /// connect until its completion, and after a rejection (NDK-CD-2, NDK-CD-7).
     #[must_use]
     pub fn connection_data(&self, id: ConnectorId) -> Option<&ConnectionData> {
         self.objects.connectors.get(id)?.data.as_ref()
     }
 
-    /// Why a connector's last attempt to connect or to accept has failed: what its
-    /// [`ConnectError`](crate::rnic::ConnectError) does not tell apart, and the private data of a rejection.
+    /// Cause of the failure of a connector's last connect or accept. It distinguishes cases that share one
+    /// [`ConnectError`](crate::rnic::ConnectError), and contains the private data of a rejection.
     #[must_use]
     pub fn connect_cause(&self, id: ConnectorId) -> Option<&ConnectCause> {
         self.objects.connectors.get(id)?.cause.as_ref()
     }
 
-    /// The local end of a connector, once its handshake is done.
+    /// Local address of a connector, once its handshake is done.
     #[must_use]
     pub fn local_address(&self, id: ConnectorId) -> Option<SocketAddr> {
         self.objects.connectors.get(id)?.local
     }
 
-    /// The peer of a connector, while connected or connecting.
+    /// Peer address of a connector, while connected or connecting.
     #[must_use]
     pub fn peer_address(&self, id: ConnectorId) -> Option<SocketAddr> {
         self.objects.connectors.get(id)?.remote
     }
 
-    /// The listener that a connection to this address of the adapter's own would come in at.
+    /// Returns the listener that would receive a connection to this local address.
     #[cfg(feature = "node")]
     pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
         use crate::rnic::connection::listener::ListenerState;
@@ -197,7 +197,7 @@ impl Rnic {
         })
     }
 
-    /// Where a listener listens, once it does.
+    /// Local address of a listener, once it listens.
     #[must_use]
     pub fn listener_address(&self, id: ListenerId) -> Option<SocketAddr> {
         self.objects.listeners.get(id)?.local

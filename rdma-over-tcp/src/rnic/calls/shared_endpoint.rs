@@ -1,4 +1,4 @@
-//! Consumers' calls of shared endpoints, and the transport's answers.
+//! Consumer calls for shared endpoints, and the transport's answers.
 
 use core::net::SocketAddr;
 
@@ -16,11 +16,11 @@ use crate::rnic::{
 };
 
 impl Rnic {
-    /// Creates a shared endpoint at `local`; port 0 lets the transport choose. `completion` is called when the
-    /// transport has reserved the address, or cannot; then there is no such object.
+    /// Creates a shared endpoint at `local`; with port 0 the transport chooses. `completion` is called when the
+    /// transport has reserved the address, or cannot reserve it. After a failure the object does not exist.
     ///
     /// # Errors
-    /// Nothing has begun: [`ConnectError::AddressInUse`], [`ConnectError::InvalidHandle`] (the adapter is being
+    /// Nothing was started: [`ConnectError::AddressInUse`], [`ConnectError::InvalidHandle`] (the adapter is being
     /// closed), [`ConnectError::NoResources`], [`ConnectError::DeviceLost`].
     pub fn create_shared_endpoint(
         &mut self,
@@ -40,19 +40,19 @@ impl Rnic {
             made.request = Some(completion(id));
         }
         objects.pin(Key::Rnic);
-        objects.pin(Key::SharedEndpoint(id)); // the request's
+        objects.pin(Key::SharedEndpoint(id)); // pinned by the request
         self.commands.push_back(Command::Bind { endpoint: id, local });
         Ok(())
     }
 
-    /// Another shared endpoint has this address.
+    /// Returns true if another shared endpoint has this address.
     fn is_shared(&self, local: SocketAddr) -> bool {
         let endpoints = &self.objects.shared_endpoints;
         let mut found = endpoints.names().filter_map(|id| endpoints.get(id));
         found.any(|endpoint| endpoint.local == local)
     }
 
-    /// The address is reserved.
+    /// Success of a bind: the address is reserved.
     pub(crate) fn handle_bound(&mut self, id: SharedEndpointId, local: SocketAddr) {
         let Some(endpoint) = self.objects.shared_endpoints.get_mut(id) else { return };
         let Some(completion) = endpoint.request.take() else { return };
@@ -62,7 +62,7 @@ impl Rnic {
         self.objects.end_request(Key::SharedEndpoint(id), completion, Ok(()));
     }
 
-    /// The address could not be reserved: there is no such object.
+    /// Failure of a bind: the object is removed.
     pub(crate) fn handle_bind_failed(&mut self, id: SharedEndpointId, error: ConnectError) {
         let objects = &mut self.objects;
         let request = objects.shared_endpoints.get_mut(id).and_then(|it| it.request.take());
@@ -72,13 +72,13 @@ impl Rnic {
         objects.outbox.push(guard, move || completion(Err(error)));
     }
 
-    /// The local end of a shared endpoint.
+    /// Local address of a shared endpoint.
     #[must_use]
     pub fn shared_endpoint_address(&self, id: SharedEndpointId) -> Option<SocketAddr> {
         self.objects.shared_endpoints.get(id).map(|endpoint| endpoint.local)
     }
 
-    /// An endpoint to connect from, for a peer that it has no connection to.
+    /// Checks a shared endpoint for a connect to `remote`. Returns its local address.
     ///
     /// # Errors
     /// [`ConnectError::InvalidHandle`]; [`ConnectError::ConnectionExists`] (NDK-EP-3).

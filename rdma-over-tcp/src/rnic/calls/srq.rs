@@ -1,4 +1,4 @@
-//! Calls of shared receive queues ([`srq`](crate::rnic::queues::srq)): they are created, posted to and changed.
+//! Calls for shared receive queues ([`srq`](crate::rnic::queues::srq)): create, post, modify, query.
 
 use offload_engine::runtime::Urgency;
 
@@ -19,11 +19,11 @@ use crate::rnic::{
 };
 
 impl Rnic {
-    /// A shared receive queue, for queue pairs of the same domain ([`QpConfig::srq`](crate::rnic::QpConfig)).
+    /// Creates a shared receive queue for queue pairs of the same domain ([`QpConfig::srq`](crate::rnic::QpConfig)).
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: a limit over the adapter's; [`VerbError::InvalidHandle`]: the domain is gone or
-    /// is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidArgument`]: a limit exceeds that of the adapter; [`VerbError::InvalidHandle`]: the domain
+    /// does not exist or is being closed; [`VerbError::NoResources`].
     pub fn create_srq(
         &mut self,
         pd: PdId,
@@ -64,8 +64,9 @@ impl Rnic {
         (result, urgency)
     }
 
-    /// Has all queue pairs look whose messages wait for a receive of a shared queue: the one that has waited longest
-    /// may be about to fail, or another one may look before it. Those that find none wait on.
+    /// Schedules all queue pairs whose messages wait for a receive of a shared queue. The longest waiting one alone is
+    /// not sufficient: it may be about to fail, or another one may be served before it. Those without a receive
+    /// continue to wait.
     #[inline]
     fn kick_waiting(&mut self, id: SrqId) -> Urgency {
         let Objects { srqs, receive_queues, .. } = &mut self.objects;
@@ -74,7 +75,7 @@ impl Rnic {
         if waiting.is_empty() {
             return Urgency::None;
         }
-        // The last that is kicked is the first to look.
+        // The last scheduled queue pair is served first.
         for id in waiting.into_iter().rev() {
             if let Some(qp) = self.objects.qps.get_mut(id) {
                 qp.awaits_receive = false;
@@ -103,12 +104,13 @@ impl Rnic {
         Ok(())
     }
 
-    /// Changes the depth, the limit, or both; `None` leaves them. A limit is armed by that: its event comes when a
-    /// message leaves fewer receives in the queue, or at once if there are fewer now. 0 disarms.
+    /// Changes the depth, the limit, or both; `None` leaves a value unchanged. A new limit is armed: its event is
+    /// reported when a message leaves fewer receives in the queue, or at once if there are fewer now. 0 disarms.
     ///
     /// # Errors
-    /// Nothing has changed. [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: a depth over the adapter's,
-    /// or a limit over the depth; [`VerbError::ReceivesPresent`]: more receives are queued than the new depth.
+    /// Nothing was changed. [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: a depth that exceeds the
+    /// adapter's limit, or a limit that exceeds the depth; [`VerbError::ReceivesPresent`]: more receives are queued
+    /// than the new depth.
     pub fn modify_srq(
         &mut self,
         id: SrqId,
@@ -131,7 +133,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// A shared receive queue as it is; `None`: it is gone.
+    /// Attributes of a shared receive queue; `None`: it does not exist.
     #[must_use]
     pub fn srq_attributes(&self, id: SrqId) -> Option<SrqAttributes> {
         let srq = self.objects.srqs.get(id)?;
@@ -146,17 +148,17 @@ impl Rnic {
 }
 
 impl Objects {
-    /// Tells the consumer of a shared receive queue that its limit is reached, if it is.
+    /// Notifies the consumer of a shared receive queue if its limit is reached.
     pub(crate) fn notify_srq(&mut self, id: SrqId) {
         let Some(srq) = self.srqs.get_mut(id) else { return };
         let is_due = self.receive_queues.get_mut(srq.queue).is_some_and(ReceiveQueue::take_due);
         if is_due {
-            self.tell_srq(id, SrqEvent::LimitReached);
+            self.raise_srq_event(id, SrqEvent::LimitReached);
         }
     }
 
-    /// Tells the consumer of a shared receive queue something, unless the queue is being closed.
-    pub(crate) fn tell_srq(&mut self, id: SrqId, event: SrqEvent) {
+    /// Reports an event of a shared receive queue, unless the queue is being closed.
+    pub(crate) fn raise_srq_event(&mut self, id: SrqId, event: SrqEvent) {
         let Some(srq) = self.srqs.get_mut(id).filter(|srq| !srq.life.is_closing()) else { return };
         srq.life.pin();
         let notification = srq.notification.clone();

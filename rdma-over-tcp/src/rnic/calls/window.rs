@@ -1,4 +1,5 @@
-//! Calls and requests that bind windows, and what unbinds them ([`window`](crate::rnic::memory::window)).
+//! Calls and requests that bind memory windows, and the causes of their unbinding
+//! ([`window`](crate::rnic::memory::window)).
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -17,10 +18,10 @@ use crate::rnic::{
 };
 
 impl Regions {
-    /// Checks a bind, and gives the window its next token.
+    /// Checks a bind, and assigns the window its next token.
     ///
     /// # Errors
-    /// Those of [`Rnic::post_bind`].
+    /// As [`Rnic::post_bind`].
     pub(crate) fn prepare_bind(&mut self, pd: PdId, bind: Bind) -> Result<PreparedBind, VerbError> {
         let window = self.windows.get(bind.window).filter(|window| window.pd == pd);
         let window = window.ok_or(VerbError::InvalidHandle)?;
@@ -39,7 +40,7 @@ impl Regions {
         {
             return Err(VerbError::InvalidArgument);
         }
-        // One that an earlier request will register is looked at when the turn comes.
+        // The registration of an earlier request is checked when the bind starts.
         if let Some(registration) = region.registration.as_ref().filter(|_| bind.length > 0) {
             bind.check(registration)?;
         }
@@ -51,7 +52,7 @@ impl Regions {
         Ok(PreparedBind { bind, token: window.token })
     }
 
-    /// Carries out a bind. Returns whether it could be.
+    /// Executes a bind. Returns true on success.
     pub(crate) fn bind(&mut self, user: User, prepared: PreparedBind) -> bool {
         let PreparedBind { bind, token } = prepared;
         let Some(window) = self.windows.get(bind.window) else { return false };
@@ -81,7 +82,7 @@ impl Regions {
         true
     }
 
-    /// Checks what is to be invalidated by a queue pair of a domain.
+    /// Checks the target of an invalidation by a queue pair of a domain.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`].
@@ -103,12 +104,12 @@ impl Regions {
         if is_fit { Ok(()) } else { Err(VerbError::InvalidHandle) }
     }
 
-    /// Ends what a window opens. Returns whether it was bound.
+    /// Unbinds a window. Returns true if it was bound.
     pub(crate) fn unbind(&mut self, id: WindowId) -> bool {
         let binding = self.windows.get_mut(id).and_then(|window| window.binding.take());
         let Some(Binding { region, .. }) = binding else { return false };
         if let Some(region) = self.table.get_mut(region) {
-            debug_assert!(region.windows > 0, "it is counted while it is bound");
+            debug_assert!(region.windows > 0, "bound windows are counted");
             region.windows = region.windows.saturating_sub(1);
         }
         true
@@ -140,21 +141,21 @@ impl Regions {
         }
     }
 
-    /// Takes a window out of its table, with its token.
+    /// Removes a window from its table, and releases its token.
     pub(crate) fn remove_window(&mut self, id: WindowId) -> Option<Window> {
         self.unbind(id);
         let window = self.windows.remove(id)?;
-        self.give_back(window.token);
+        self.release_token(window.token);
         Some(window)
     }
 }
 
 impl Rnic {
-    /// A memory window, which is not bound. It has a token from the beginning; those of its binds differ from it in the
-    /// low 8 bits, the key.
+    /// Creates a memory window, which is not bound. It has a token from the start; the tokens of its binds differ from
+    /// it in the low 8 bits, the key.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the domain does not exist or is being closed; [`VerbError::NoResources`].
     pub fn create_window(&mut self, pd: PdId, kind: WindowType) -> Result<WindowId, VerbError> {
         self.check_parent(Key::Pd(pd))?;
         let regions = &mut self.objects.regions;
@@ -173,7 +174,7 @@ impl Rnic {
         Ok(id)
     }
 
-    /// The token of the last bind that was posted, or the first one; for peers. `None`: the window is gone.
+    /// Token of the last posted bind, or the initial token; for peers. `None`: the window does not exist.
     #[must_use]
     pub fn window_token(&self, id: WindowId) -> Option<u32> {
         self.objects.regions.windows.get(id).map(|window| window.token)

@@ -1,7 +1,6 @@
-//! Why a connection could not be established: who found it, in which layer, and what.
+//! Causes of failed connection attempts: detecting end, layer, and problem.
 //!
-//! A [`ConnectError`] is what an interface maps to a status; a [`ConnectCause`] tells apart what one of them stands
-//! for.
+//! Interfaces map a [`ConnectError`] to a status. A [`ConnectCause`] distinguishes the cases behind one such error.
 
 use core::{fmt, time::Duration};
 
@@ -11,29 +10,30 @@ use crate::{
     rnic::status::ConnectError,
 };
 
-/// Why a connection could not be established.
+/// Cause of a failed connection attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConnectCause {
-    /// TCP could not connect, or the call failed on this side.
+    /// TCP could not connect, or the call failed locally.
     Tcp(ConnectError),
-    /// The peer has not answered TCP's handshake within this time.
+    /// The TCP handshake was not answered within this time.
     NoHandshake(Duration),
-    /// MPA's start-up has failed: a Reply that rejects, that is not valid, or that does not suit the Request.
+    /// MPA start-up failed: the Reply rejects, is invalid, or does not match the Request.
     Startup(StartupError),
-    /// The peer has sent no Reply within this time.
+    /// The peer sent no Reply within this time.
     NoReply(Duration),
-    /// The peer, which has our Reply, has sent no message within this time.
+    /// The peer received the Reply, but sent no message within this time.
     NoFirstMessage(Duration),
-    /// The consumer of this side has not answered a connection request within this time.
+    /// The local consumer did not answer the connection request within this time.
     NotAnswered(Duration),
-    /// The peer has closed the connection during start-up.
+    /// The peer closed the connection during start-up.
     Closed,
-    /// The connection was lost or has failed during start-up.
+    /// The connection was lost or failed during start-up.
     Ended(EndReason),
 }
 
 impl ConnectCause {
-    /// A peer of the old kind may have been the cause: it closes, resets, or answers in the plain form (MPE-10-3).
+    /// Returns true if the peer may not support enhanced start-up: it closes, resets, or answers in the plain form
+    /// (MPE-10-3).
     pub(crate) const fn suggests_plain(&self) -> bool {
         matches!(
             self,
@@ -44,7 +44,7 @@ impl ConnectCause {
     }
 }
 
-/// Octets of private data: as text if they are some, else as hexadecimal digits.
+/// Private data shown as text if it is printable, otherwise as hexadecimal digits.
 struct PrivateText<'a>(&'a [u8]);
 
 impl fmt::Display for PrivateText<'_> {
@@ -81,7 +81,7 @@ impl fmt::Display for ConnectCause {
     }
 }
 
-/// A failure of MPA's start-up, with its number.
+/// Writes a failure of MPA start-up with its number.
 fn startup(f: &mut fmt::Formatter<'_>, error: &StartupError) -> fmt::Result {
     match error {
         StartupError::Rejected { private_data, .. } if private_data.is_empty() => {

@@ -1,11 +1,11 @@
-//! Connectors and what a consumer may do with them when.
+//! Connectors and their state machine.
 //!
 //! ```text
 //! active:  Idle -Connect-> Connecting -> ConnectDone -CompleteConnect-> Completing -> Connected
 //! passive: Pending -Accept-> Accepting -> Connected
 //! both:    Connected -Disconnect-> Disconnecting -> Closed
 //! ```
-//! A failed Connect leads back to Idle and may be repeated (NDK-CON-1); every other failure to Closed.
+//! A failed Connect returns to Idle and may be repeated (NDK-CON-1). Every other failure moves to Closed.
 
 use alloc::boxed::Box;
 use core::{fmt, net::SocketAddr};
@@ -23,66 +23,66 @@ use crate::{
     },
 };
 
-/// Called once when an established connection has ended, unless the consumer has disconnected it (NDK-DISC-4). The
-/// argument is the reason, if there is one (NDK-DISC-7).
+/// Callback for the end of an established connection, called once, unless the consumer has disconnected it
+/// (NDK-DISC-4). The argument is the reason, if there is one (NDK-DISC-7).
 pub type DisconnectEvent = Box<dyn FnOnce(Option<EndReason>) + Send>;
 
-/// Data of the peer from the set-up of the connection.
+/// Data of the peer from the establishment of the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConnectionData {
-    /// The read limits as they stand.
+    /// Effective read limits.
     pub limits: ReadLimit,
     /// The peer's private data, up to 512 bytes.
     pub private_data: Bytes,
 }
 
-/// Where a connector is.
+/// State of a connector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectorState {
-    /// May connect.
+    /// Can connect.
     Idle,
-    /// Its connect is under way.
+    /// A connect is pending.
     Connecting,
-    /// The peer has accepted: to be completed or rejected.
+    /// The peer has accepted. The connect has to be completed or rejected.
     ConnectDone,
-    /// Its completion of the connect is under way.
+    /// The completion of the connect is pending.
     Completing,
-    /// Of an incoming request: to be accepted or rejected.
+    /// An incoming request has to be accepted or rejected.
     Pending,
-    /// Its accept is under way.
+    /// An accept is pending.
     Accepting,
     /// The connection is established.
     Connected,
-    /// Its disconnect is under way.
+    /// A disconnect is pending.
     Disconnecting,
     /// The connection is over. The connector cannot be used again.
     Closed,
 }
 
-/// A connector.
+/// State of one connector.
 pub(crate) struct Connector {
     pub(crate) life: Life,
     pub(crate) state: ConnectorState,
     pub(crate) qp: Option<QpId>,
     pub(crate) listener: Option<ListenerId>,
-    /// The shared endpoint that it has connected from.
+    /// Shared endpoint that it connects from.
     pub(crate) shared: Option<SharedEndpointId>,
     pub(crate) stream: Option<StreamId>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
-    /// The endpoint reference it holds (NDK-EP-1).
+    /// Reference that it holds to a local endpoint (NDK-EP-1).
     pub(crate) endpoint: Option<LocalAddress>,
     pub(crate) request: Option<RequestCompletion>,
     pub(crate) disconnect_event: Option<DisconnectEvent>,
-    /// Kept in the windows of NDK-CD-2 and NDK-CD-7.
+    /// Available in the intervals of NDK-CD-2 and NDK-CD-7.
     pub(crate) data: Option<ConnectionData>,
-    /// Why the last attempt failed.
+    /// Cause of the last failed attempt.
     pub(crate) cause: Option<ConnectCause>,
-    /// Another attempt, should the peer not know enhanced start-up.
+    /// Second attempt, for a peer that does not support enhanced start-up.
     pub(crate) plain: Option<Box<PlainAttempt>>,
 }
 
-/// A connect with revision 1.
+/// Parameters of a connect with revision 1.
 #[derive(Clone, Debug)]
 pub(crate) struct PlainAttempt {
     pub(crate) local: Option<SocketAddr>,

@@ -1,8 +1,8 @@
 //! Local addresses in use: by listeners, and by connectors until they are closed (NDK-EP-1, -2).
 //!
-//! The transport reserves the addresses of listeners, and of connections opened from here, so that nobody else on its
-//! node takes one of them, and releases an address when its last reference has gone. An accepted connection pins its
-//! listener, so its references need no reservation of their own.
+//! The transport reserves the addresses of listeners and of outgoing connections, so that no other user of its node
+//! takes them. It releases an address with its last reference. An accepted connection pins its listener, so its
+//! references need no reservation.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::rnic::transport::Reservation;
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
     used: Vec<Used>,
-    /// The transport is to release these.
+    /// Reservations that the transport has to release.
     released: Vec<Reservation>,
 }
 
@@ -41,7 +41,7 @@ impl Endpoints {
         address
     }
 
-    /// As [`Endpoints::reference`], of an address that the transport has reserved.
+    /// As [`Endpoints::reference`], for an address that the transport has reserved.
     pub(crate) fn reserve(
         &mut self,
         address: impl Into<LocalAddress>,
@@ -67,7 +67,7 @@ impl Endpoints {
         !self.released.is_empty()
     }
 
-    /// Reservations to which the last reference has gone.
+    /// Removes and returns the reservations without references.
     pub(crate) fn take_released(&mut self) -> Vec<Reservation> {
         core::mem::take(&mut self.released)
     }
@@ -90,14 +90,14 @@ mod tests {
         let mut endpoints = Endpoints::default();
         let name = Reservation::Stream(StreamId(1));
         endpoints.reserve(address("0.0.0.0:7000"), name);
-        assert!(endpoints.is_in_use(address("10.0.0.2:7000")), "it is covered");
+        assert!(endpoints.is_in_use(address("10.0.0.2:7000")), "covered by the wildcard address");
         endpoints.reference(address("10.0.0.1:7000"));
         endpoints.reference(address("10.0.0.1:7000"));
         assert_eq!(endpoints.take_released(), []);
         endpoints.release(address("0.0.0.0:7000"));
         assert_eq!(endpoints.take_released(), [name]);
         assert!(endpoints.is_in_use(address("10.0.0.1:7000")));
-        assert!(endpoints.is_in_use(address("0.0.0.0:7000")), "covers it");
+        assert!(endpoints.is_in_use(address("0.0.0.0:7000")), "the wildcard address covers it");
         assert!(!endpoints.is_in_use(address("10.0.0.2:7000")));
         assert!(endpoints.is_in_use(address("[::]:7000")), "covers IPv4 as well");
         let v6_only = LocalAddress { v6_only: true, ..address("[::]:7000") };

@@ -1,4 +1,4 @@
-//! Listeners: where connections come in.
+//! Listeners for incoming connections.
 
 mod awaiting;
 
@@ -17,31 +17,31 @@ use crate::rnic::{
     },
 };
 
-/// Tells the consumer of an incoming request, by its connector. Called when no lock is held; it must not keep the
-/// adapter alive, or the two hold each other.
+/// Callback for an incoming request, with its connector. Called with no lock held. It must not own the adapter, because
+/// that would be a reference cycle.
 pub type ConnectEvent = Arc<dyn Fn(ConnectorId) + Send + Sync>;
 
-/// Where a listener is.
+/// State of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ListenerState {
     Idle,
-    /// The transport has been asked.
+    /// The transport has not answered the command yet.
     Starting,
     Listening,
 }
 
-/// A listener.
+/// State of one listener.
 pub(crate) struct Listener {
     pub(crate) life: Life,
     pub(crate) state: ListenerState,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) endpoint: Option<LocalAddress>,
-    /// Connect events are not delivered: paused or closed. Shared with the events under way (NDK-EP-7).
-    pub(crate) quiet: Arc<AtomicBool>,
+    /// True if connect events are not delivered: paused or closed. Shared with the events in delivery (NDK-EP-7).
+    pub(crate) is_paused: Arc<AtomicBool>,
     pub(crate) event: ConnectEvent,
     pub(crate) request: Option<RequestCompletion>,
     pub(crate) config: ListenerConfig,
-    /// Connections whose Request is not complete.
+    /// Connections whose MPA Request is not complete.
     pub(crate) awaiting: Awaiting,
 }
 

@@ -1,4 +1,4 @@
-//! State of connections as consumers see them: connectors, listeners, endpoints. The protocol is in
+//! State of connections visible to consumers: connectors, listeners, endpoints. The protocol is in
 //! [`stream`](super::stream).
 
 pub(crate) mod cause;

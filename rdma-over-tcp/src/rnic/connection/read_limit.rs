@@ -2,17 +2,17 @@
 
 use crate::mpa::startup::{Enhanced, ReadLimits};
 
-/// Read limits as a consumer asks for them and as they came to be (NDK-CD-1).
+/// Read limits requested by a consumer, and negotiated read limits (NDK-CD-1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadLimit {
-    /// Reads of the peer that are served at once (IRD).
+    /// Reads of the peer served at the same time (IRD).
     pub inbound: u32,
-    /// Own reads outstanding at once (ORD).
+    /// Own Reads outstanding at the same time (ORD).
     pub outbound: u32,
 }
 
 impl ReadLimit {
-    /// Capped by the adapter's limits; over-large wishes never fail (NDK-CD-1).
+    /// Returns the limits capped by those of the adapter. Excessive requests never fail (NDK-CD-1).
     pub(crate) fn capped(self, adapter: Self) -> ReadLimits {
         let narrow = |wish: u32, max: u32| u16::try_from(wish.min(max)).unwrap_or(u16::MAX);
         ReadLimits {
@@ -21,8 +21,8 @@ impl ReadLimit {
         }
     }
 
-    /// The effective limits of a connection, given what the peer said of itself; a peer that said
-    /// nothing of a limit leaves ours.
+    /// Returns the effective limits of a connection, given the enhanced data of the peer. A limit that the peer does
+    /// not specify remains as requested.
     pub(crate) fn effective(own: ReadLimits, peer: Option<&Enhanced>) -> Self {
         let peer_ird = peer.and_then(|peer| peer.ird.reads()).unwrap_or(u16::MAX);
         let peer_ord = peer.and_then(|peer| peer.ord.reads()).unwrap_or(u16::MAX);
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use crate::mpa::startup::{ReadDepth, RtrSet};
 
-    // NDK-CD-1: min of wish, adapter and peer, in every combination.
+    // NDK-CD-1: minimum of request, adapter and peer, in every combination.
     #[test]
     fn read_limit_matrix() {
         let adapter = ReadLimit { inbound: 8, outbound: 16 };

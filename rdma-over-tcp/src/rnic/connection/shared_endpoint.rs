@@ -1,7 +1,7 @@
-//! Shared endpoints: a local address that several connections have, each to another peer (NDK-EP-3).
+//! Shared endpoints: a local address of several connections, each to a different peer (NDK-EP-3).
 //!
-//! The transport reserves the address when the endpoint is made, and releases it when the endpoint and all connectors
-//! that have connected from it are closed (NDK-EP-1).
+//! The transport reserves the address when the endpoint is created. It releases the address when the endpoint and all
+//! connectors connected from it are closed (NDK-EP-1).
 
 use core::{fmt, net::SocketAddr};
 
@@ -9,14 +9,14 @@ use offload_engine::address::LocalAddress;
 
 use crate::rnic::objects::lifetime::{Life, RequestCompletion};
 
-/// A shared endpoint.
+/// State of one shared endpoint.
 pub(crate) struct SharedEndpoint {
     pub(crate) life: Life,
-    /// Where it is to be; with the port, once the transport has reserved it.
+    /// Requested address. The port is set when the transport has reserved it.
     pub(crate) local: SocketAddr,
-    /// The reference it holds, once it has one.
+    /// Reference to the local endpoint, once it is reserved.
     pub(crate) endpoint: Option<LocalAddress>,
-    /// Its creation is under way.
+    /// Completion of the pending creation.
     pub(crate) request: Option<RequestCompletion>,
 }
 

@@ -1,11 +1,10 @@
-//! Memory that can be registered, shared between its consumer and the adapter, which uses it as a device would.
+//! Memory that can be registered, shared by its consumer and the adapter, which accesses it like a device.
 //!
-//! While a work request, or a right granted to a peer, covers some bytes, their content is whatever the last writer
-//! left, for each byte: the rule of every RDMA device. How racing accesses are made is the business of
-//! [`offload_engine::memory`].
+//! While a work request or a remote right covers a byte, its content is that of its last writer, as with every RDMA
+//! device. The implementation of racing accesses is in [`offload_engine::memory`].
 //!
-//! [`RegisteredBuffer::load_last`] synchronises with the adapter's store of the last byte of each placement
-//! (IN_ORDER_DMA_SUPPORTED), [`RegisteredBuffer::word`] with peers' atomics.
+//! [`RegisteredBuffer::load_last`] synchronizes with the adapter's store of the last byte of each placement
+//! (IN_ORDER_DMA_SUPPORTED), [`RegisteredBuffer::word`] with the atomics of peers.
 
 use core::{fmt, ops::Range, sync::atomic::AtomicU64};
 
@@ -14,10 +13,10 @@ use offload_engine::memory::{Piece, SharedSlice, SharedSpan, Span};
 
 use crate::mpa::{Payload, Source, crc::Crc32c};
 
-/// Bytes of a page: the alignment of memory that the adapter allocates, and the unit of fast registration.
+/// Page size in bytes: the alignment of memory allocated by the adapter, and the unit of fast registration.
 pub const PAGE_SIZE: usize = 4096;
 
-/// A buffer that can be registered. Clones share the memory.
+/// Buffer that can be registered. Clones share the memory.
 #[derive(Clone)]
 pub struct RegisteredBuffer {
     memory: SharedSpan,
@@ -30,7 +29,7 @@ impl fmt::Debug for RegisteredBuffer {
     }
 }
 
-/// Memory of any origin ([`SharedSpan::from_raw`]), under its own address.
+/// Memory of any origin ([`SharedSpan::from_raw`]), at its own address.
 impl From<SharedSpan> for RegisteredBuffer {
     fn from(memory: SharedSpan) -> Self {
         let address = memory.as_ptr().expose_provenance() as u64;
@@ -39,21 +38,21 @@ impl From<SharedSpan> for RegisteredBuffer {
 }
 
 impl RegisteredBuffer {
-    /// `len` zeroed bytes at a page boundary; `None` for 0 and when memory is short.
+    /// Allocates `len` zeroed bytes at a page boundary; `None` for 0 or if memory is exhausted.
     #[must_use]
     pub fn allocate(len: usize) -> Option<Self> {
         SharedSpan::allocate(len, PAGE_SIZE).map(Self::from)
     }
 
-    /// The same memory under another address: scatter/gather entries and peers name its first byte `address`. It is an
-    /// index, never dereferenced.
+    /// Returns the same memory at another address: scatter/gather entries and peers address its first byte by
+    /// `address`. The address is an index and is never dereferenced.
     #[must_use]
     pub fn at_address(&self, address: u64) -> Self {
         Self { memory: self.memory.clone(), address }
     }
 
-    /// The bytes in `range`, under their addresses; `None`: there are no such bytes, the range is empty, or an address
-    /// wraps.
+    /// Returns the bytes in `range` with their addresses; `None`: the range is empty or exceeds the buffer, or an
+    /// address wraps.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         let is_there = range.start < range.end && range.end <= self.len();
@@ -61,67 +60,68 @@ impl RegisteredBuffer {
         Some(Self { memory: self.memory.slice(range), address })
     }
 
-    /// The bytes in `range`, to be copied by an inline post ([`Data::InlineSges`](crate::rnic::Data::InlineSges));
-    /// `None`: there are no such bytes.
+    /// Returns the bytes in `range` for an inline post ([`Data::InlineSges`](crate::rnic::Data::InlineSges)); `None`:
+    /// the range exceeds the buffer.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Option<SharedSlice<'_>> {
         let is_there = range.start <= range.end && range.end <= self.len();
         is_there.then(|| self.memory.view().slice(range.start, range.len()))
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a buffer that is empty cannot be registered")]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// The virtual address: what scatter/gather entries and peers name (NDK-MEM-3).
+    /// Virtual address used by scatter/gather entries and peers (NDK-MEM-3).
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// The memory.
+    /// Memory of the buffer.
     pub(crate) const fn memory(&self) -> &SharedSpan {
         &self.memory
     }
 
-    /// Copies `data` in.
+    /// Copies `data` into the buffer.
     ///
     /// # Panics
-    /// When it does not fit, or the memory may only be read.
+    /// If `data` exceeds the buffer, or the memory is read-only.
     pub fn write_at(&self, offset: usize, data: &[u8]) {
         self.memory.write(offset, data);
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the buffer.
     ///
     /// # Panics
-    /// When the buffer does not have as many.
+    /// If the range exceeds the buffer.
     pub fn read_at(&self, offset: usize, data: &mut [u8]) {
         self.memory.read(offset, data);
     }
 
-    /// The byte at `offset`, for consumers that wait for the last byte of a peer's write: what was
-    /// placed before it is visible once it is.
+    /// Returns the byte at `offset`, for consumers that poll the last byte of a peer's Write. When it is visible, all
+    /// data placed before it is visible.
     ///
     /// # Panics
-    /// When `offset` is beyond the end.
+    /// If `offset` exceeds the buffer.
     #[must_use]
     pub fn load_last(&self, offset: usize) -> u8 {
         self.memory.load(offset)
     }
 
-    /// The eight bytes at `offset`, for atomic operations beside those of peers (RFC 7306): none of either is lost.
-    /// `None`: they are not all there, do not lie at a multiple of eight in memory, or may only be read.
+    /// Returns the eight bytes at `offset`, for atomic operations concurrent with those of peers (RFC 7306). No
+    /// operation of either is lost. `None`: the bytes exceed the buffer, are not aligned to eight in memory, or are
+    /// read-only.
     #[must_use]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         self.memory.word(offset)
     }
 }
 
-/// Payload that is lent. Its CRC is that of a copy, part by part.
+/// Lent payload. Its CRC is computed over a copy, part by part.
 impl Payload for Span {
     #[inline]
     fn octets(&self) -> usize {
@@ -139,7 +139,7 @@ impl Payload for Span {
     }
 }
 
-/// Payload that is copied.
+/// Copied payload.
 impl Source for Piece<'_> {
     #[inline]
     fn octets(&self) -> usize {
@@ -159,7 +159,7 @@ impl Source for Piece<'_> {
     }
 }
 
-/// As payload that is copied.
+/// Copied payload.
 impl Source for SharedSlice<'_> {
     #[inline]
     fn octets(&self) -> usize {
@@ -200,16 +200,16 @@ mod tests {
         for (from, to) in [(0, 5001), (5001, 5001), (2, 1), (5000, usize::MAX)] {
             assert!(buffer.slice(from..to).is_none() && buffer.part(from..to).is_none());
         }
-        assert!(buffer.slice(7..7).is_none(), "nothing to be registered");
+        assert!(buffer.slice(7..7).is_none(), "an empty range cannot be registered");
         assert!(buffer.part(7..7).is_some_and(|part| part.is_empty()));
         assert!(buffer.at_address(u64::MAX).slice(1..2).is_none());
         assert!(RegisteredBuffer::allocate(0).is_none());
         assert!(RegisteredBuffer::allocate(usize::MAX).is_none());
     }
 
-    // The CRC of lent payload is that of its octets, in as many parts as it takes, private or shared.
+    // The CRC of lent payload is that of its octets, for any partition, in private or shared memory.
     #[test]
-    fn the_crc_of_lent_payload() {
+    fn lent_payload_has_crc_of_its_octets() {
         let memory = SharedSpan::allocate(50_000, 1).unwrap();
         let data: std::vec::Vec<u8> = (0..50_000_u32).map(|at| (at * 7 + at / 300) as u8).collect();
         memory.write(0, &data);

@@ -8,31 +8,31 @@ use super::{
 };
 use crate::rnic::status::VerbError;
 
-/// The memory of a fast registration.
+/// Memory of a fast registration.
 #[derive(Clone, Copy, Debug)]
 pub enum FastMemory<'a> {
-    /// A part of a buffer.
+    /// Part of a buffer.
     Buffer {
-        /// The buffer.
+        /// Buffer that contains the part.
         buffer: &'a RegisteredBuffer,
-        /// The first byte of the part.
+        /// Offset of the part's first byte.
         offset: usize,
     },
     /// Pages of logical address mappings ([`Rnic::build_lam`](crate::rnic::Rnic::build_lam)), in any order.
     Pages {
-        /// Their logical addresses: multiples of [`PAGE_SIZE`].
+        /// Logical addresses of the pages: multiples of [`PAGE_SIZE`].
         pages: &'a [u64],
-        /// The first byte in the first page (FBO), below [`PAGE_SIZE`].
+        /// Offset of the first byte in the first page (FBO), below [`PAGE_SIZE`].
         first_byte: u32,
     },
 }
 
 impl FastMemory<'_> {
-    /// The place of the first byte in its page, and pages that there may be.
+    /// Returns the offset of the first byte in its page, and the maximum number of pages.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: more pages than `pages_max`, one that is not aligned, or a first byte behind the
-    /// first page (NDK-MEM-7).
+    /// [`VerbError::InvalidArgument`]: more pages than `pages_max`, a page that is not aligned, or a first byte beyond
+    /// the first page (NDK-MEM-7).
     pub(crate) fn place(self, pages_max: u32) -> Result<(usize, u32), VerbError> {
         match self {
             Self::Buffer { offset, .. } => Ok((offset % PAGE_SIZE, pages_max)),
@@ -50,14 +50,14 @@ impl FastMemory<'_> {
     }
 }
 
-/// A fast registration whose turn has not come.
+/// Fast registration that was posted and has not started.
 #[derive(Debug)]
 pub(crate) enum Prepared {
     Memory(Registration),
     Pages(PreparedPages),
 }
 
-/// One of logical pages. It holds no memory: that is looked up again when its turn comes.
+/// Fast registration of logical pages. It holds no memory: the pages are looked up again when it starts.
 #[derive(Debug)]
 pub(crate) struct PreparedPages {
     pub(crate) pages: Box<[u64]>,

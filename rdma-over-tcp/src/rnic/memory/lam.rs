@@ -1,18 +1,18 @@
-//! Logical address mappings (LAMs): memory under addresses of the adapter's own, page by page.
+//! Logical address mappings (LAMs): memory at addresses assigned by the adapter, page by page.
 //!
-//! What a physical address is to a device a logical address is to this adapter: the number of a page in a table, and a
-//! place in that page. A scatter/gather entry whose token is its protection domain's *privileged* token names logical
-//! addresses, and a fast registration takes a list of logical pages. Peers cannot name them at all.
+//! A logical address is to this adapter what a physical address is to a device: a page number and an offset in that
+//! page. A scatter/gather entry with the *privileged* token of its protection domain uses logical addresses. A fast
+//! registration takes a list of logical pages. Peers cannot use logical addresses.
 //!
-//! The table has the mappings that are not released, and each of them the memory that it was built of, which need not
-//! begin or end at a page's border. An address outside reaches nothing: neither the rest of a first or last page, nor
-//! another mapping's memory by chance, for mappings lie at random places of 2^51 pages, with pages between that are
-//! none's. The pages of one mapping follow each other, as behind an IOMMU; consumers must not count on it (NDK-SGE-3).
+//! The table contains the mappings that are not released, each with its memory, which may start and end within a page.
+//! Addresses outside of this memory are invalid, also those in the rest of a first or last page. Mappings have random
+//! positions in a space of 2^51 pages, with unmapped pages between them, so a wrong address hits no other mapping by
+//! chance. The pages of one mapping are consecutive, as behind an IOMMU; consumers must not depend on it (NDK-SGE-3).
 //!
-//! A mapping lives like any object. Its release is a close: requests whose turn comes later find nothing at its
-//! addresses, fast registrations that have its pages end, with the windows on them, and what is in flight is copied as
-//! with [`Rnic::deregister`](crate::rnic::Rnic::deregister). So its memory is the consumer's again when the release is
-//! complete, whatever the consumer has left posted.
+//! A mapping has the lifetime of any object, and is released by its close. Requests that start later find no memory at
+//! its addresses. Fast registrations with its pages end, with the windows on them. Data in flight is copied as with
+//! [`Rnic::deregister`](crate::rnic::Rnic::deregister). So the consumer may reuse the memory when the release is
+//! complete, even with requests posted.
 
 use alloc::vec::Vec;
 
@@ -22,33 +22,34 @@ use crate::rnic::objects::{
     lifetime::Life,
 };
 
-/// A logical page, in bytes.
+/// Size of a logical page in bytes.
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A logical address mapping.
+/// State of one logical address mapping.
 #[derive(Debug)]
 pub(crate) struct Lam {
-    /// The memory's use pins it.
+    /// Pinned while the memory is in use.
     pub(crate) life: Life,
-    /// What its addresses open to requests of this side; until it is released.
+    /// Memory at the mapping's addresses, for local requests; `None` after its release.
     pub(crate) registration: Option<Registration>,
-    /// Regions whose fast registration has pages of it.
+    /// Regions whose fast registration contains pages of the mapping.
     pub(crate) regions: Vec<RegionId>,
 }
 
-/// A mapping that was built.
+/// Result of building a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogicalMemory {
-    /// Its name.
+    /// Identifier of the mapping.
     pub id: LamId,
-    /// The logical address of the first byte. Its page is the first of the mapping; the others follow it.
+    /// Logical address of the first byte. Its page is the first one of the mapping; the others follow it.
     pub address: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u32,
 }
 
 impl LogicalMemory {
-    /// Pages that `length` bytes from virtual address `address` on touch; `None`: none, or more than a `u32` counts.
+    /// Returns the number of pages touched by `length` bytes from virtual address `address` on; `None`: zero, or more
+    /// than a `u32` can count.
     #[must_use]
     pub const fn pages_needed(address: u64, length: usize) -> Option<u32> {
         let Some(end) = (address % PAGE).checked_add(length as u64) else { return None };

@@ -1,26 +1,25 @@
-//! Memory regions: tokens, rights, and the check that every access passes.
+//! Memory regions: tokens, rights, and the check of every access.
 //!
-//! A token is an STag: a 24-bit index drawn at random from the whole space, so that tokens are sparse
-//! and hard to guess (RFC 5040 §8.1.1), and an 8-bit key that changes with each registration, so that a
-//! stale token does not fit (NDK-MEM-8): all 256 keys in an order of the region's own, then in another.
-//! One token serves as local and as remote token; which accesses it allows is a matter of the region's
-//! rights.
+//! A token is an STag with a 24-bit index and an 8-bit key. The index is drawn at random from the whole space, so that
+//! tokens are sparse and hard to guess (RFC 5040 §8.1.1). The key changes with each registration, so that stale tokens
+//! are invalid (NDK-MEM-8). All 256 keys are used in an order specific to the region, then in a new order. One token
+//! serves as local and as remote token; the rights of the region define the permitted accesses.
 //!
-//! The generator is seeded, for runs that can be repeated: a node that faces strangers takes its seed from
-//! the system's entropy. It is no cipher; guessing from tokens seen is hard, not infeasible.
+//! The generator is seeded, so that runs can be repeated. A node with untrusted peers takes its seed from the system's
+//! entropy. The generator is not cryptographic: guessing from known tokens is hard, not infeasible.
 //!
-//! A region is registered as a whole, until it is deregistered, or by work requests (fast registration), until it is
-//! invalidated. Only the latter can be invalidated by the consumer's or the peer's request (NDK-MEM-9): a region that
-//! other streams use too must not fall to one peer (RFC 5040 §8.1.1).
+//! A region is registered as a whole until it is deregistered, or by work requests (fast registration) until it is
+//! invalidated. Only the latter can be invalidated by a request of the consumer or the peer (NDK-MEM-9): one peer must
+//! not be able to invalidate a region that other streams use (RFC 5040 §8.1.1).
 //!
-//! When a registration has ended its token opens nothing, but its memory may still be in use by what was sent before:
-//! lists that TCP may have to retransmit, frames that a device has not sent, a connection on its way to the host. All
-//! spans of a registration have an owner of their own, which pins the region until the last one is dropped.
+//! When a registration ends its token is invalid, but earlier data may still use the memory: lists that TCP may
+//! retransmit, frames that a device has not sent, a connection being uploaded to the host. All spans of a registration
+//! have their own owner, which pins the region until the last span is dropped.
 //!
-//! The memory of a registration is one span or several ([`spans`](super::spans)): of one buffer, of a chain of them, or
-//! of pages of logical address mappings ([`lam`](super::lam)).
+//! The memory of a registration is one span or several ([`spans`](super::spans)): of one buffer, of a chain of buffers,
+//! or of pages of logical address mappings ([`lam`](super::lam)).
 //!
-//! A memory window is a further [`Owner`] of a token, with a registration of its own over a span of a region
+//! A memory window is another [`Owner`] of a token, with its own registration of a span of a region
 //! ([`window`](super::window)).
 
 use alloc::{collections::BTreeMap, sync::Arc};
@@ -49,26 +48,26 @@ use crate::{
     },
 };
 
-/// Tokens in use at once, at most: keeps the 24-bit space sparse.
+/// Maximum number of tokens in use: keeps the 24-bit space sparse.
 const TOKENS_MAX: usize = 1 << 20;
 
-/// Limits of fast registrations of a region.
+/// Limits of the fast registrations of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct FastRegisterLimits {
-    /// Pages ([`PAGE_SIZE`]), at most.
+    /// Maximum number of pages ([`PAGE_SIZE`]).
     pub pages: u32,
-    /// Remote rights may be granted.
+    /// True if remote rights may be granted.
     pub remote_access: bool,
 }
 
-/// The owner of a token.
+/// Owner of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     Region(RegionId),
     Window(WindowId),
-    /// A queue pair, whose Read Requests name it as their sink. It opens nothing.
+    /// Queue pair whose Read Requests use the token as their sink. It permits no access.
     ReadSink,
-    /// A protection domain, and the key: the token with which its own requests name logical addresses.
+    /// Protection domain and key: the token for logical addresses in its own requests.
     Privileged(PdId, u8),
 }
 
@@ -82,25 +81,25 @@ impl Owner {
     }
 }
 
-/// A memory region.
+/// State of one memory region.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) life: Life,
     pub(crate) pd: PdId,
     pub(crate) is_fast_register: bool,
     pub(crate) limits: Option<FastRegisterLimits>,
-    /// The token that the consumer has, with its key.
+    /// Token passed to the consumer, with its key.
     pub(crate) token: Option<u32>,
     pub(crate) keys: Keys,
     pub(crate) registration: Option<Registration>,
-    /// The current registration, and former ones whose memory is in use.
+    /// Uses of the current registration, and of former ones whose memory is in use.
     pub(crate) uses: Uses,
-    /// Windows bound to it.
+    /// Count of windows bound to the region.
     pub(crate) windows: u32,
 }
 
 impl Region {
-    /// A region that nothing depends on.
+    /// Creates a region without pins.
     pub(crate) fn new(pd: PdId, is_fast_register: bool) -> Self {
         Self {
             life: Life::default(),
@@ -116,7 +115,7 @@ impl Region {
     }
 }
 
-/// Bytes of registered memory that passed the check.
+/// Bytes of registered memory that passed the access check.
 #[derive(Debug)]
 pub(crate) struct Granted<'a> {
     memory: &'a Spans,
@@ -125,25 +124,25 @@ pub(crate) struct Granted<'a> {
 }
 
 impl<'a> Granted<'a> {
-    /// Shows them piece by piece, to be copied at once.
+    /// Calls `take` with each piece, to be copied at once.
     #[inline]
     pub(crate) fn each_piece(&self, mut take: impl FnMut(Piece<'a>)) {
         self.memory.each_slice(self.offset, self.length, |slice| take(Piece::Shared(slice)));
     }
 
-    /// Shows them piece by piece, to be sent without a copy.
+    /// Calls `take` with each span, to be sent without a copy.
     #[inline]
     pub(crate) fn each_span(&self, mut take: impl FnMut(Span)) {
         self.memory.each_span(self.offset, self.length, |span| take(span.into()));
     }
 
-    /// All of them as a word of memory, if they are one.
+    /// Returns all bytes as one aligned word, if they form one.
     pub(crate) fn word(&self) -> Option<&'a AtomicU64> {
         debug_assert_eq!(self.length, 8);
         self.memory.word(self.offset)
     }
 
-    /// Places received data; as long as what was asked for, or shorter. The last byte is stored last
+    /// Places received data, which may be shorter than the checked range. The last byte is stored last
     /// (IN_ORDER_DMA_SUPPORTED).
     #[inline]
     pub(crate) fn place(&self, data: &[u8]) {
@@ -160,7 +159,7 @@ pub(crate) struct Regions {
     pub(crate) lams: Table<kind::Lam, Lam>,
     /// Mappings that are not released, by their first logical page.
     pub(crate) logical: BTreeMap<u64, LamId>,
-    /// By the 24-bit index of the token.
+    /// Owners by the 24-bit index of the token.
     owners: HashMap<u32, Owner>,
     pub(crate) random: Rand64,
     pub(crate) returns: Arc<Returns>,
@@ -183,7 +182,7 @@ impl Regions {
         }
     }
 
-    /// Draws an unused index for `owner` and a key.
+    /// Draws an unused index for `owner`, and a key.
     ///
     /// # Errors
     /// [`VerbError::NoResources`].
@@ -193,7 +192,7 @@ impl Regions {
         }
         loop {
             let token = (self.random.rand_u64() >> 32) as u32;
-            // Index 0 stays free: adapters treat STag 0 as special, and STag 1 is what an RTR names.
+            // Index 0 remains unused: adapters treat STag 0 as special, and STag 1 is used by an RTR.
             if token >> 8 != 0 && !self.owners.contains_key(&(token >> 8)) {
                 self.owners.insert(token >> 8, owner);
                 return Ok(token);
@@ -201,7 +200,7 @@ impl Regions {
         }
     }
 
-    /// The region's next token: its index, or an unused one, with the next key.
+    /// Returns the region's next token: its index, or an unused one, with the next key.
     fn next_token(&mut self, id: RegionId) -> Result<u32, VerbError> {
         let token = self.table.get(id).ok_or(VerbError::InvalidHandle)?.token;
         let index = match token {
@@ -214,7 +213,7 @@ impl Regions {
         Ok(index & !0xff | u32::from(key))
     }
 
-    /// A domain's token for logical addresses.
+    /// Draws a domain's token for logical addresses.
     ///
     /// # Errors
     /// [`VerbError::NoResources`].
@@ -224,25 +223,25 @@ impl Regions {
         Ok(token)
     }
 
-    /// Gives a token's index back.
-    pub(crate) fn give_back(&mut self, token: u32) {
+    /// Releases the index of a token.
+    pub(crate) fn release_token(&mut self, token: u32) {
         self.owners.remove(&(token >> 8));
     }
 
-    /// The owner of a token, whatever its key.
+    /// Returns the owner of a token, regardless of its key.
     pub(crate) fn owner(&self, token: u32) -> Option<Owner> {
         self.owners.get(&(token >> 8)).copied()
     }
 
-    /// What a token opens, if it is that of its owner's current registration.
+    /// Returns the registration of a token, if the token is that of its owner's current registration.
     #[inline(always)]
-    fn opened(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
+    fn current_registration(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
         let (holder, registration) = match owner {
             Owner::Region(id) => {
                 let mr = self.table.get(id)?;
                 (Holder::Pd(mr.pd), mr.registration.as_ref()?)
             }
-            Owner::Window(id) => self.windows.get(id)?.opened()?,
+            Owner::Window(id) => self.windows.get(id)?.current_registration()?,
             Owner::ReadSink | Owner::Privileged(..) => return None,
         };
         (registration.token == token).then_some((holder, registration))
@@ -260,7 +259,7 @@ impl Regions {
         Ok((id, mr, registration))
     }
 
-    /// The one check of every access to memory (RFC 5042 §6.2): token, protection domain or queue pair, right, wrap,
+    /// Access check of all memory accesses (RFC 5042 §6.2): token, protection domain or queue pair, right, wrap,
     /// bounds.
     pub(crate) fn access(
         &self,
@@ -273,9 +272,9 @@ impl Regions {
         self.access_again(&mut None, user, token, address, length, right)
     }
 
-    /// [`Regions::access`] by a user that mostly names the region or window it named before: `hint` says where to look
-    /// first. One that is found there passes the same check, and one that is gone, or has another token by now, is not
-    /// found; so a hint may be of any age.
+    /// As [`Regions::access`], with a cached owner for users that repeat the same region or window. `hint` is looked up
+    /// first. A hit passes the same check, and a stale hint is a miss: its owner was removed, or has another token. So
+    /// a hint of any age is safe.
     #[inline(always)]
     pub(crate) fn access_again(
         &self,
@@ -286,20 +285,21 @@ impl Regions {
         length: u32,
         right: Access,
     ) -> Result<Granted<'_>, AccessError> {
-        let (holder, registration) = match hint.and_then(|owner| self.opened(owner, token)) {
-            Some(found) => found,
-            None => {
-                let (owner, holder, registration) = self.find(token, address, right)?;
-                *hint = Some(owner);
-                (holder, registration)
-            }
-        };
+        let (holder, registration) =
+            match hint.and_then(|owner| self.current_registration(owner, token)) {
+                Some(found) => found,
+                None => {
+                    let (owner, holder, registration) = self.find(token, address, right)?;
+                    *hint = Some(owner);
+                    (holder, registration)
+                }
+            };
         holder.check(user, right)?;
         let offset = registration.locate(address, u64::from(length), right)?;
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
-    /// Looks up the region or window of a token.
+    /// Finds the region or window of a token.
     fn find(
         &self,
         token: u32,
@@ -313,17 +313,17 @@ impl Regions {
                 let mapped = self.mapped(address).filter(|_| is_ours);
                 (Holder::Pd(pd), mapped.ok_or(AccessError::Invalid)?)
             }
-            _ => self.opened(owner, token).ok_or(AccessError::Invalid)?,
+            _ => self.current_registration(owner, token).ok_or(AccessError::Invalid)?,
         };
         Ok((owner, holder, registration))
     }
 
-    /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 §5.3): it must be of the stream's
-    /// protection domain and of a region that work requests registered, without windows; or of a window that is bound
-    /// to the stream's queue pair.
+    /// Invalidates a token on the request of a peer (NDK-RI-1, RFC 5040 §5.3). It must belong to a fast-registered
+    /// region of the stream's protection domain without windows, or to a window bound to the stream's queue pair.
     pub(crate) fn invalidate_remotely(&mut self, user: User, token: u32) -> Result<(), WireError> {
         let owner = self.owner(token).ok_or(WireError::OperationCannotInvalidate)?;
-        let (holder, _) = self.opened(owner, token).ok_or(WireError::OperationCannotInvalidate)?;
+        let (holder, _) =
+            self.current_registration(owner, token).ok_or(WireError::OperationCannotInvalidate)?;
         let is_done = match owner {
             Owner::Region(id) => holder == Holder::Pd(user.pd) && self.invalidate_region(id),
             Owner::Window(id) => holder == Holder::Peer(user.qp) && self.unbind(id),
@@ -332,8 +332,8 @@ impl Regions {
         if is_done { Ok(()) } else { Err(WireError::ProtectionCannotInvalidate) }
     }
 
-    /// Invalidates the token of a read's first sink (NDK-FLG-3, NDK-MEM-9), of which no byte may have been checked. The
-    /// result says whether there was a right to take back.
+    /// Invalidates the token of a Read's first sink (NDK-FLG-3, NDK-MEM-9), even if no byte of it was checked. Returns
+    /// true if there was a registration to invalidate.
     pub(crate) fn invalidate_locally(&mut self, pd: PdId, token: u32) -> bool {
         match self.lookup(token) {
             Ok((id, mr, _)) if mr.pd == pd => self.invalidate_region(id),
@@ -341,14 +341,14 @@ impl Regions {
         }
     }
 
-    /// Carries out an invalidation by a work request of `user`. Returns whether there was something that it may
-    /// invalidate.
+    /// Executes an invalidation by a work request of `user`. Returns true if the target was valid and `user` may
+    /// invalidate it.
     pub(crate) fn invalidate(&mut self, user: User, target: Revocable) -> bool {
         let owner = match target {
             Revocable::Region(id) => Some(Owner::Region(id)),
             Revocable::Window(id) => Some(Owner::Window(id)),
             Revocable::Token(token) => {
-                self.owner(token).filter(|owner| self.opened(*owner, token).is_some())
+                self.owner(token).filter(|owner| self.current_registration(*owner, token).is_some())
             }
         };
         match owner {
@@ -356,31 +356,31 @@ impl Regions {
                 self.table.get(id).is_some_and(|mr| mr.pd == user.pd) && self.invalidate_region(id)
             }
             Some(Owner::Window(id)) => {
-                let opened = self.windows.get(id).and_then(Window::opened);
+                let opened = self.windows.get(id).and_then(Window::current_registration);
                 opened.is_some_and(|(holder, _)| holder == Holder::Peer(user.qp)) && self.unbind(id)
             }
             Some(Owner::ReadSink | Owner::Privileged(..)) | None => false,
         }
     }
 
-    /// Invalidates a region that a fast registration has registered, and that no window is bound to.
+    /// Invalidates a fast-registered region without bound windows.
     fn invalidate_region(&mut self, id: RegionId) -> bool {
         let may = self.table.get(id).is_some_and(|mr| mr.is_fast_register && mr.windows == 0);
         may && self.revoke(id)
     }
 
-    /// Takes all rights back, and wants the memory back from whoever uses it still. Returns whether there were any.
+    /// Ends the registration, and withdraws its memory from all users. Returns true if there was a registration.
     pub(crate) fn revoke(&mut self, id: RegionId) -> bool {
         let registration = self.table.get_mut(id).and_then(|mr| mr.registration.take());
         let Some(Registration { memory, lams, .. }) = registration else { return false };
         memory.withdraw();
         for lam in lams {
-            self.forget_in_lam(lam, id);
+            self.remove_from_lam(lam, id);
         }
         true
     }
 
-    /// Has the region pinned until the registration's memory is not in use any more.
+    /// Pins the region until the memory of the registration is no longer in use.
     pub(crate) fn pin(&mut self, id: RegionId, registration: Registration) -> Registration {
         if let Some(mr) = self.table.get_mut(id) {
             mr.uses.begin();
@@ -390,23 +390,23 @@ impl Regions {
         Registration { memory: registration.memory.under(unused), ..registration }
     }
 
-    /// A registration's memory is not in use any more. Returns the end of a deregistration that has waited for it.
+    /// Ends one use of a registration's memory. Returns the completion of a deregistration that waited for it.
     pub(crate) fn unused(&mut self, id: RegionId) -> Option<Callback> {
         self.table.get_mut(id)?.uses.end()
     }
 
-    /// Returns whether memory of the region is in use.
+    /// Returns true if memory of the region is in use.
     pub(crate) fn is_used(&self, id: RegionId) -> bool {
-        self.table.get(id).is_some_and(|mr| mr.uses.are_any())
+        self.table.get(id).is_some_and(|mr| mr.uses.is_in_use())
     }
 
-    /// Registers `length` bytes of a chain of buffers, under the buffers' addresses (NDK-MEM-3). A failure leaves the
-    /// region's token as it was.
+    /// Registers `length` bytes of a chain of buffers, at the buffers' addresses (NDK-MEM-3). A failure does not change
+    /// the region's token.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: no such chain of memory (NDK-MEM-1, -18), a region for fast registration
-    /// (NDK-MEM-5), or one that is registered, or whose deregistration is not complete; [`VerbError::ReadOnly`]: a
-    /// right to write memory that may only be read; [`VerbError::NoResources`]: no token is left.
+    /// [`VerbError::InvalidArgument`]: an invalid chain of memory (NDK-MEM-1, -18), a region for fast registration
+    /// (NDK-MEM-5), or a region that is registered or whose deregistration is not complete; [`VerbError::ReadOnly`]: a
+    /// write right for read-only memory; [`VerbError::NoResources`]: no token is left.
     pub(crate) fn register(
         &mut self,
         id: RegionId,
@@ -415,7 +415,7 @@ impl Regions {
         rights: Access,
     ) -> Result<(), VerbError> {
         let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
-        if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_awaited() {
+        if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_deregistering() {
             return Err(VerbError::InvalidArgument);
         }
         let memory = Spans::chain(chain, length).ok_or(VerbError::InvalidArgument)?;
@@ -432,8 +432,8 @@ impl Regions {
     /// Prepares a region for fast registrations of up to `limits`.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`] for a region that is not for fast registration, or of no page,
-    /// [`VerbError::NoResources`] when no token is left.
+    /// [`VerbError::InvalidArgument`]: not a region for fast registration, or a limit of zero pages;
+    /// [`VerbError::NoResources`]: no token is left.
     pub(crate) fn initialize(
         &mut self,
         id: RegionId,
@@ -453,12 +453,12 @@ impl Regions {
         Ok(())
     }
 
-    /// Checks a fast-register request (NDK-MEM-7), gives the region its next token at once (NDK-MEM-8)
-    /// and returns what is to be registered when the request's turn comes.
+    /// Checks a fast-register request (NDK-MEM-7) and assigns the region's next token at once (NDK-MEM-8). Returns the
+    /// registration to execute when the request starts.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: memory, base address or region unfit; [`VerbError::NoRemoteAccess`]: remote
-    /// rights on a region initialized without; [`VerbError::ReadOnly`]: a right to write memory that may only be read;
+    /// [`VerbError::InvalidArgument`]: unsuitable memory, base address or region; [`VerbError::NoRemoteAccess`]: remote
+    /// rights for a region initialized without; [`VerbError::ReadOnly`]: a write right for read-only memory;
     /// [`VerbError::NotMapped`]: logical addresses outside of mappings.
     pub(crate) fn prepare_fast_register(
         &mut self,
@@ -505,8 +505,8 @@ impl Regions {
         })
     }
 
-    /// Carries out a fast registration. Fails when the region is still registered, or is being closed: its close would
-    /// wait for ever; or when a mapping that its pages are of has been released.
+    /// Executes a fast registration. Fails if the region is still registered, if a mapping of its pages was released,
+    /// or if the region is being closed: otherwise its close would wait forever.
     pub(crate) fn fast_register(&mut self, id: RegionId, prepared: &Prepared) -> bool {
         let is_free = |mr: &Region| mr.registration.is_none() && !mr.life.is_closing();
         if !self.table.get(id).is_some_and(is_free) {
@@ -525,11 +525,11 @@ impl Regions {
         true
     }
 
-    /// Takes a region out of the table, with its token.
+    /// Removes a region from the table, and releases its token.
     pub(crate) fn remove(&mut self, id: RegionId) -> Option<Region> {
         let mr = self.table.remove(id)?;
         if let Some(token) = mr.token {
-            self.give_back(token);
+            self.release_token(token);
         }
         Some(mr)
     }

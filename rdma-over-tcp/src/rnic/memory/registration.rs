@@ -1,4 +1,4 @@
-//! Registrations: spans of memory with a token and rights, and who may use them.
+//! Registrations: spans of memory with a token and rights, and the users with access.
 
 use alloc::boxed::Box;
 use core::ops::BitOr;
@@ -14,31 +14,31 @@ use crate::{
     },
 };
 
-/// Rights to registered memory. Sending from it needs none.
+/// Access rights to registered memory. Sending from it needs none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Access(u8);
 
 impl Access {
-    /// Sends and Writes only.
+    /// Source of Sends and Writes only.
     pub const NONE: Self = Self(0);
-    /// May be the target of receives and Reads.
+    /// Target of receives and Reads.
     pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may read.
+    /// Source of peers' Reads.
     pub const REMOTE_READ: Self = Self(2);
-    /// Peers may write.
+    /// Target of peers' Writes.
     pub const REMOTE_WRITE: Self = Self(4);
-    /// Peers may use atomics (RFC 7306).
+    /// Target of peers' atomics (RFC 7306).
     pub const REMOTE_ATOMIC: Self = Self(8);
-    /// Memory windows may be bound to the region.
+    /// Binding of memory windows.
     pub const BIND: Self = Self(16);
 
-    /// Returns whether these include all rights of `other`.
+    /// Returns true if all rights of `other` are included.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These rights but those of `other`.
+    /// Returns these rights without those of `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -61,19 +61,19 @@ impl BitOr for Access {
     }
 }
 
-/// Memory that is registered.
+/// Registered memory with its token.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) token: u32,
     pub(crate) memory: Spans,
-    /// The address that its first byte has for local and remote users.
+    /// Address of the first byte for local and remote users.
     pub(crate) base: u64,
     pub(crate) rights: Access,
-    /// Mappings that the memory's pages are of: the registration ends with the first of them.
+    /// Mappings that contain the memory's pages. The release of any of them ends the registration.
     pub(crate) lams: Box<[LamId]>,
 }
 
-/// The order of a region's keys.
+/// Sequence of a region's keys.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Keys {
     secret: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// A permutation of all keys: four rounds of a Feistel network over halves of four bits.
+    /// Returns the current key of the permutation: four rounds of a Feistel network with halves of four bits.
     fn key(self) -> u8 {
         let halves = (self.used >> 4, self.used & 0xf);
         let (left, right) = (0..4).fold(halves, |(left, right), round| {
@@ -92,7 +92,7 @@ impl Keys {
         left << 4 | right
     }
 
-    /// The next key, not `last`.
+    /// Returns the next key, different from `last`.
     pub(crate) fn next(&mut self, last: Option<u8>, random: &mut Rand64) -> u8 {
         loop {
             if self.used == 0 {
@@ -107,14 +107,14 @@ impl Keys {
     }
 }
 
-/// Whose access is checked: a queue pair of a protection domain.
+/// User whose access is checked: a queue pair of a protection domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
     pub(crate) pd: PdId,
     pub(crate) qp: QpId,
 }
 
-/// Who may use a registration.
+/// Users with access to a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holder {
     /// Queue pairs of this domain.
@@ -126,7 +126,7 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
-    /// Checks association (RFC 5041 §7.1), and that windows are for peers.
+    /// Checks the association (RFC 5041 §7.1), and that windows are used by peers only.
     #[inline]
     pub(crate) fn check(self, user: User, right: Access) -> Result<(), AccessError> {
         let (is_associated, is_for_peers) = match self {
@@ -142,12 +142,12 @@ impl Holder {
     }
 }
 
-/// Why an access is refused, in the order in which it is checked.
+/// Reason of a refused access, in the order of the checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AccessError {
-    /// No such token, or a stale key, or not registered.
+    /// Unknown token, stale key, or not registered.
     Invalid,
-    /// Another protection domain's, or another queue pair's.
+    /// Other protection domain, or other queue pair.
     NotAssociated,
     /// The right was not granted.
     Rights,
@@ -158,8 +158,8 @@ pub(crate) enum AccessError {
 }
 
 impl AccessError {
-    /// For a tagged segment (RFC 5041 §7.2). DDP has no code for a missing right; the invalid STag is
-    /// what other implementations send.
+    /// Returns the error for a tagged segment (RFC 5041 §7.2). DDP has no code for a missing right; other
+    /// implementations send Invalid STag.
     pub(crate) const fn tagged(self) -> WireError {
         match self {
             Self::Invalid | Self::Rights => WireError::TaggedInvalidStag,
@@ -169,7 +169,7 @@ impl AccessError {
         }
     }
 
-    /// For the buffer of a Read or Atomic Request (RFC 5040 §7.2, RFC 7306 §8.2).
+    /// Returns the error for the buffer of a Read or Atomic Request (RFC 5040 §7.2, RFC 7306 §8.2).
     pub(crate) const fn request(self) -> WireError {
         match self {
             Self::Invalid => WireError::ProtectionInvalidStag,
@@ -182,10 +182,10 @@ impl AccessError {
 }
 
 impl Registration {
-    /// `memory`, known as `base` on. It has no token yet.
+    /// Creates a registration of `memory` at address `base`, without a token.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: its addresses wrap; [`VerbError::ReadOnly`].
+    /// [`VerbError::InvalidArgument`]: the addresses wrap; [`VerbError::ReadOnly`].
     pub(crate) fn new(memory: Spans, base: u64, rights: Access) -> Result<Self, VerbError> {
         if base.checked_add(memory.len() as u64).is_none() {
             return Err(VerbError::InvalidArgument);
@@ -196,7 +196,8 @@ impl Registration {
         Ok(Self { token: 0, memory, base, rights, lams: Box::default() })
     }
 
-    /// The place of `address` in the memory, if `length` bytes from it on may be used so.
+    /// Returns the offset of `address` in the memory, if `right` is granted and `length` bytes from it on are within
+    /// bounds.
     #[inline]
     pub(crate) fn locate(
         &self,

@@ -1,8 +1,8 @@
-//! The memory of a registration: one span, or several end to end.
+//! Memory of a registration: one span, or a sequence of spans.
 //!
-//! Most registrations are one span, and every access to those is as short as can be. A chain of MDLs, or a list of
-//! pages, is several, unless neighbours in the list are neighbours in memory: those are joined. Offsets count through
-//! all spans, so a border between two is nothing that a peer or a request could notice.
+//! Most registrations have one span, with the shortest access path. A chain of MDLs or a list of pages has several,
+//! except that spans adjacent in memory are joined. Offsets count through all spans, so peers and requests are not
+//! affected by span boundaries.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{ops::Range, sync::atomic::AtomicU64};
@@ -11,15 +11,15 @@ use offload_engine::memory::{SharedSlice, SharedSpan};
 
 use super::buffer::RegisteredBuffer;
 
-/// Memory, as a sequence of bytes. Clones are of the same bytes.
+/// Memory as a sequence of bytes. Clones share the memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Spans {
     One(SharedSpan),
-    /// In order, none of them empty.
+    /// Spans in order, none of them empty.
     List(Arc<[Part]>),
 }
 
-/// A span of a list, and the place of its first byte among those of the list.
+/// Span of a list, and the offset of its first byte in the sequence.
 #[derive(Debug)]
 pub(crate) struct Part {
     start: usize,
@@ -34,7 +34,7 @@ impl From<SharedSpan> for Spans {
 }
 
 impl Spans {
-    /// The bytes of all `spans`, in order; `None`: there are none, or more than an address space has.
+    /// Concatenates all `spans`, in order; `None`: they are empty, or exceed the address space.
     pub(crate) fn new(spans: impl IntoIterator<Item = SharedSpan>) -> Option<Self> {
         let mut parts: Vec<Part> = Vec::new();
         let mut end = 0_usize;
@@ -52,8 +52,8 @@ impl Spans {
         }
     }
 
-    /// `length` bytes of a chain from its beginning on; `None`: none are asked for, the chain is shorter, or the
-    /// addresses of its buffers do not follow each other so far (NDK-MEM-1).
+    /// Returns the first `length` bytes of a chain; `None`: `length` is 0, the chain is too short, or the addresses of
+    /// its buffers are not consecutive (NDK-MEM-1).
     pub(crate) fn chain(chain: &[RegisteredBuffer], length: usize) -> Option<Self> {
         let mut address = chain.first()?.address();
         let mut left = length;
@@ -73,7 +73,7 @@ impl Spans {
         if left == 0 { Self::new(spans) } else { None }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -82,17 +82,17 @@ impl Spans {
         }
     }
 
-    /// Returns whether all of it may be written.
+    /// Returns true if all of the memory is writable.
     pub(crate) fn is_writable(&self) -> bool {
         self.spans().all(SharedSpan::is_writable)
     }
 
-    /// Requests the memory back ([`SharedSpan::withdraw`]).
+    /// Withdraws the memory from all users ([`SharedSpan::withdraw`]).
     pub(crate) fn withdraw(&self) {
         self.spans().for_each(SharedSpan::withdraw);
     }
 
-    /// The same memory under an owner of its own ([`SharedSpan::under`]).
+    /// Returns the same memory with its own owner ([`SharedSpan::under`]).
     pub(crate) fn under(&self, owner: impl Send + Sync + 'static) -> Self {
         match self {
             Self::One(span) => Self::One(span.under(owner)),
@@ -107,10 +107,10 @@ impl Spans {
         }
     }
 
-    /// The bytes in `range`, where they lie; `None`: it is empty.
+    /// Returns the bytes in `range`, in place; `None`: the range is empty.
     ///
     /// # Panics
-    /// When there are no such bytes.
+    /// If `range` exceeds the memory.
     pub(crate) fn slice(&self, range: Range<usize>) -> Option<Self> {
         assert!(range.end <= self.len(), "{range:?} of {} bytes", self.len());
         if let (Self::One(span), false) = (self, range.is_empty()) {
@@ -129,7 +129,7 @@ impl Spans {
         one.into_iter().chain(list.into_iter().flatten())
     }
 
-    /// Shows `length` bytes from `offset` on, which are there, span by span.
+    /// Calls `take` with each slice of the `length` bytes from `offset` on, which must exist.
     #[inline]
     pub(crate) fn each_slice<'a>(
         &'a self,
@@ -144,7 +144,7 @@ impl Spans {
         }
     }
 
-    /// As [`Spans::each_slice`], with spans that keep the memory.
+    /// As [`Spans::each_slice`], with spans that keep the memory alive.
     #[inline]
     pub(crate) fn each_span(&self, offset: usize, length: usize, mut take: impl FnMut(SharedSpan)) {
         match self {
@@ -155,10 +155,10 @@ impl Spans {
         }
     }
 
-    /// Copies `data` in, from `offset` on; the last byte is stored last ([`SharedSpan::write_in_order`]).
+    /// Copies `data` to `offset`. The last byte is stored last ([`SharedSpan::write_in_order`]).
     ///
     /// # Panics
-    /// When it does not fit, or the memory may only be read.
+    /// If `data` exceeds the memory, or the memory is read-only.
     #[inline]
     pub(crate) fn write_in_order(&self, offset: usize, data: &[u8]) {
         match self {
@@ -167,7 +167,7 @@ impl Spans {
         }
     }
 
-    /// The word at `offset` ([`SharedSpan::word`]). `None` also if it lies across a border.
+    /// Returns the word at `offset` ([`SharedSpan::word`]). `None` also if it crosses a span boundary.
     pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         match self {
             Self::One(span) => span.word(offset),
@@ -179,7 +179,7 @@ impl Spans {
     }
 }
 
-/// The spans that have a part of `length` bytes from `offset` on, and which part.
+/// Returns the spans that contain parts of the `length` bytes from `offset` on, with the range of each part.
 fn within(
     parts: &[Part],
     offset: usize,

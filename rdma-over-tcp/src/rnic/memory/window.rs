@@ -1,16 +1,15 @@
-//! Memory windows: tokens for peers that open a part of a region, each with its own rights, from a bind until it is
-//! unbound.
+//! Memory windows: remote tokens for parts of a region, each with its own rights, valid from a bind until an unbind.
 //!
 //! | | [`WindowType::One`] | [`WindowType::Two`] |
 //! |---|---|---|
-//! | opens the memory to | the peers of all queue pairs of its domain | the peer of the queue pair that has bound it |
-//! | token of a bind | the next one of the adapter's choice | as of type 1, or with a key of the consumer's choice |
-//! | bound while it is bound | yes: the former binding ends | no |
+//! | accessible to | the peers of all queue pairs of its domain | the peer of the queue pair that has bound it |
+//! | token of a bind | the next one, chosen by the adapter | as of type 1, or with a key chosen by the consumer |
+//! | bind while bound | allowed: replaces the former binding | refused |
 //! | unbound by | a bind of no bytes, its close | an invalidation by either end, its close, the end of its queue pair |
 //!
-//! A bind is a work request. Its token is known when the post returns; it opens nothing before the request's turn. What
-//! a window opens are bytes of its region: a region is not deregistered or invalidated while windows are bound to it,
-//! and the close of one is pending until then. A window never opens memory to requests of this side.
+//! A bind is a work request. Its token is known when the post returns, and is invalid until the request is executed. A
+//! window covers bytes of its region: a region cannot be deregistered or invalidated while windows are bound to it, and
+//! its close pends until then. A window grants no access to local requests.
 
 use super::{
     registration::{Access, Holder, Keys, Registration},
@@ -24,54 +23,54 @@ use crate::rnic::{
     status::VerbError,
 };
 
-/// The type of a memory window.
+/// Type of a memory window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowType {
     /// Associated with its protection domain.
     One,
-    /// Associated with the queue pair that has bound it.
+    /// Associated with the queue pair that bound it.
     Two,
 }
 
-/// What a window is to be bound to.
+/// Parameters of a bind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bind {
-    /// The window.
+    /// Window to bind.
     pub window: WindowId,
-    /// The low 8 bits of the token, of a window of type 2; `None`: the next key, which differs from the last one.
+    /// Low 8 bits of the token, for a window of type 2; `None`: the next key, which differs from the last one.
     pub key: Option<u8>,
-    /// A region of the same domain that is registered with [`Access::BIND`] when the request's turn comes.
+    /// Region of the same domain, registered with [`Access::BIND`] when the request starts.
     pub region: RegionId,
-    /// The first byte, by the region's addresses.
+    /// Address of the first byte, in the region's addresses.
     pub address: u64,
-    /// Bytes. 0 unbinds a window of type 1.
+    /// Length in bytes. 0 unbinds a window of type 1.
     pub length: u64,
-    /// The address of the first byte for peers: `address`, or 0 for a window that counts from its beginning.
+    /// Address of the first byte for peers: `address`, or 0 for a zero-based window.
     pub base: u64,
-    /// [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`], [`Access::REMOTE_ATOMIC`]. The latter two need a region with
-    /// [`Access::LOCAL_WRITE`].
+    /// Rights: [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`], [`Access::REMOTE_ATOMIC`]. The latter two require a
+    /// region with [`Access::LOCAL_WRITE`].
     pub rights: Access,
 }
 
-/// What an invalidation takes back.
+/// Target of an invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Revocable {
-    /// A region that a fast registration has registered.
+    /// Fast-registered region.
     Region(RegionId),
-    /// A window of type 2, bound by the same queue pair.
+    /// Window of type 2, bound by the same queue pair.
     Window(WindowId),
-    /// Whichever of these has this token, with this key, when the request's turn comes.
+    /// Region or window that has this token, including the key, when the request starts.
     Token(u32),
 }
 
-/// A bind whose turn has not come.
+/// Bind that was posted and has not started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PreparedBind {
     pub(crate) bind: Bind,
     pub(crate) token: u32,
 }
 
-/// A part of a region that is open.
+/// Part of a region that a window covers.
 #[derive(Debug)]
 pub(crate) struct Binding {
     pub(crate) region: RegionId,
@@ -79,28 +78,28 @@ pub(crate) struct Binding {
     pub(crate) registration: Registration,
 }
 
-/// A memory window.
+/// State of one memory window.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) life: Life,
     pub(crate) pd: PdId,
     pub(crate) kind: WindowType,
-    /// The token of the last bind that was posted.
+    /// Token of the last posted bind.
     pub(crate) token: u32,
     pub(crate) keys: Keys,
     pub(crate) binding: Option<Binding>,
 }
 
 impl Window {
-    /// What its token opens.
-    pub(crate) fn opened(&self) -> Option<(Holder, &Registration)> {
+    /// Returns the registration of the bound window.
+    pub(crate) fn current_registration(&self) -> Option<(Holder, &Registration)> {
         let Binding { holder, registration, .. } = self.binding.as_ref()?;
         Some((*holder, registration))
     }
 }
 
 impl Bind {
-    /// Checks what the bind asks of a registration, and returns the memory that it opens: some.
+    /// Checks the bind against a registration of the region. Returns the memory of the window, which is not empty.
     pub(crate) fn check(&self, registration: &Registration) -> Result<Spans, VerbError> {
         let Registration { memory, base, rights, .. } = registration;
         let needs_writable = self.rights.writes();

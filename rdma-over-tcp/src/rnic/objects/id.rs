@@ -1,20 +1,20 @@
-//! Names of objects: a place in a table and the generation of that place.
+//! Identifiers of objects: a table index and the generation of that table entry.
 //!
-//! A name says what kind of object it is for, and nothing of what such an object consists of. So the objects can name
-//! each other without their files knowing each other.
+//! An identifier contains the kind of its object, but not the type of its contents. So objects can refer to each other
+//! without dependencies between their files.
 
 use core::{fmt, hash, marker::PhantomData};
 
 use offload_engine::table::{self, Name};
 
-/// The name of an object of kind `K`. Stale names find nothing: those of objects that are gone are refused.
+/// Identifier of an object of kind `K`. Stale identifiers of removed objects are refused.
 pub struct Id<K> {
     index: u32,
     generation: u32,
     kind: PhantomData<fn() -> K>,
 }
 
-/// A table of objects of kind `K`.
+/// Table of objects of kind `K`.
 pub(crate) type Table<K, T> = table::Table<Id<K>, T>;
 
 impl<K> Name for Id<K> {
@@ -36,11 +36,10 @@ impl<K> Id<K> {
         Self { index, generation, kind: PhantomData }
     }
 
-    /// A number of 24 bits for interfaces whose objects have one, such as the QP number of verbs: the object's place in
-    /// its table, and above 16 bits of that the count of objects that the place has had. No two queue pairs have the
-    /// same number as long as [`Capabilities::max_qp_count`](crate::rnic::Capabilities) is at most 65,536, the default;
-    /// the same holds for other kinds. A number comes again when its place has had 255 other objects. Never below
-    /// 65,536.
+    /// Number of 24 bits for interfaces whose objects have one, such as the QP number of verbs. The low 16 bits are the
+    /// table index; the upper bits count the objects that have used this table entry. Numbers of queue pairs are unique
+    /// if [`Capabilities::max_qp_count`](crate::rnic::Capabilities) is at most 65,536, the default; the same holds for
+    /// other kinds. A number is reused after 255 other objects in the same table entry. It is never below 65,536.
     #[must_use]
     pub const fn number(self) -> u32 {
         (1 + self.generation % 0xff) << 16 | self.index & 0xffff
@@ -70,7 +69,7 @@ impl<K> fmt::Debug for Id<K> {
     }
 }
 
-/// The kinds of objects.
+/// Kinds of objects.
 pub(crate) mod kind {
     /// Protection domains.
     #[derive(Debug)]
@@ -106,56 +105,56 @@ pub(crate) mod kind {
     pub enum SharedEndpoint {}
 }
 
-/// The name of a protection domain.
+/// Identifier of a protection domain.
 pub type PdId = Id<kind::Pd>;
-/// The name of a completion queue.
+/// Identifier of a completion queue.
 pub type CqId = Id<kind::Cq>;
-/// The name of a memory region.
+/// Identifier of a memory region.
 pub type RegionId = Id<kind::Region>;
 pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
-/// The name of a queue pair.
+/// Identifier of a queue pair.
 pub type QpId = Id<kind::Qp>;
-/// The name of a memory window.
+/// Identifier of a memory window.
 pub type WindowId = Id<kind::Window>;
-/// The name of a logical address mapping.
+/// Identifier of a logical address mapping.
 pub type LamId = Id<kind::Lam>;
-/// The name of a shared receive queue.
+/// Identifier of a shared receive queue.
 pub type SrqId = Id<kind::Srq>;
-/// The name of a connector.
+/// Identifier of a connector.
 pub type ConnectorId = Id<kind::Connector>;
-/// The name of a listener.
+/// Identifier of a listener.
 pub type ListenerId = Id<kind::Listener>;
-/// The name of a shared endpoint.
+/// Identifier of a shared endpoint.
 pub type SharedEndpointId = Id<kind::SharedEndpoint>;
 
-/// The name of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
+/// Identifier of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
 /// closed on their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Key {
-    /// The adapter itself.
+    /// Adapter.
     Rnic,
-    /// A protection domain.
+    /// Protection domain.
     Pd(PdId),
-    /// A completion queue.
+    /// Completion queue.
     Cq(CqId),
-    /// A memory region.
+    /// Memory region.
     Region(RegionId),
-    /// A memory window.
+    /// Memory window.
     Window(WindowId),
-    /// A logical address mapping.
+    /// Logical address mapping.
     Lam(LamId),
-    /// A queue pair.
+    /// Queue pair.
     Qp(QpId),
-    /// A shared receive queue.
+    /// Shared receive queue.
     Srq(SrqId),
-    /// A connector.
+    /// Connector.
     Connector(ConnectorId),
-    /// A listener.
+    /// Listener.
     Listener(ListenerId),
-    /// A shared endpoint.
+    /// Shared endpoint.
     SharedEndpoint(SharedEndpointId),
 }
 
-/// A byte stream below MPA. The transport gives the numbers, each to one stream at a time.
+/// Identifier of a byte stream below MPA. The transport assigns the numbers, each to one stream at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StreamId(pub u64);

@@ -1,13 +1,11 @@
-//! When an object may go: pins, closes that pend, and callbacks that must have returned.
+//! Lifetime of objects: pins, pending closes, and returned callbacks.
 //!
-//! An object is pinned by each successor, each request that has not had its completion callback
-//! return, and each event callback that was given out (NDK-LIFE-4). Close succeeds at once when
-//! nothing pins the object, else it pends; the last unpin completes it, and the antecedents are
-//! unpinned only when that completion has returned (NDK-LIFE-6).
+//! Each successor, each request whose completion callback has not returned, and each delivered event callback pins an
+//! object (NDK-LIFE-4). Close succeeds at once if the object is not pinned; otherwise it pends, and the last unpin
+//! completes it. The antecedents are unpinned only when that completion has returned (NDK-LIFE-6).
 //!
-//! Callbacks run where the node calls them, without a lock. That one has returned comes back through
-//! [`Returns`], which the core empties at its next poll. So does, from whatever thread and layer, that the last span of
-//! a registration's memory was dropped.
+//! The node calls callbacks without a lock. Their return is reported through [`Returns`], which the core drains at its
+//! next poll. The drop of the last span of a registration's memory is reported the same way, from any thread and layer.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
@@ -20,32 +18,32 @@ use offload_engine::sync::{
 use super::id::{ConnectorId, CqId, Key, RegionId};
 use crate::rnic::status::ConnectError;
 
-/// A callback, called once, when no lock is held.
+/// Callback, called once, with no lock held.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
-/// Ends an asynchronous request. Called once, when no lock is held.
+/// Completion of an asynchronous request. Called once, with no lock held.
 pub type RequestCompletion = Box<dyn FnOnce(Result<(), ConnectError>) + Send>;
 
-/// Ends a close that pended: the last callback of its object (NDK-LIFE-7).
+/// Completion of a pending close: the last callback of its object (NDK-LIFE-7).
 pub type CloseCompletion = Callback;
 
 /// Outcome of a close or of a deregistration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Close {
-    /// It is done; the completion was dropped and is not called.
+    /// The close is done. The completion was dropped and is not called.
     Done,
-    /// Its completion follows, once.
+    /// The close pends. The completion is called once.
     Pending,
 }
 
-/// The life of one object.
+/// Lifetime state of one object.
 #[derive(Default)]
 pub(crate) struct Life {
     /// Successors, requests and callbacks that need the object.
     pins: u32,
     close: Option<CloseCompletion>,
-    /// The close is done. Only the adapter is still there then.
+    /// True if the close is complete. Only the adapter still exists in this state.
     is_closed: bool,
 }
 
@@ -75,8 +73,8 @@ impl Life {
             self.is_closed = true;
             return Close::Done;
         }
-        // A second close of one object is the consumer's mistake (NDK-LIFE-2). It has said PENDING, so its completion
-        // comes too, behind the first one's (NDK-ASY-1).
+        // A second close of one object is an error of the consumer (NDK-LIFE-2). It returned PENDING, so its completion
+        // is also called, after the first one (NDK-ASY-1).
         self.close = Some(match self.close.take() {
             None => completion,
             Some(first) => Box::new(move || {
@@ -95,13 +93,13 @@ impl Life {
         self.is_closed
     }
 
-    /// Returns whether it is being closed, or closed.
+    /// Returns true if the object is being closed, or is closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closed || self.close.is_some()
     }
 }
 
-/// The registrations of a region whose memory is in use. Each pins the region.
+/// Uses of the memory of a region's registrations. Each use pins the region.
 #[derive(Default)]
 pub(crate) struct Uses {
     count: u32,
@@ -110,7 +108,7 @@ pub(crate) struct Uses {
 
 impl fmt::Debug for Uses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Uses {{ {}, awaited: {} }}", self.count, self.is_awaited())
+        write!(f, "Uses {{ {}, awaited: {} }}", self.count, self.is_deregistering())
     }
 }
 
@@ -119,46 +117,46 @@ impl Uses {
         self.count += 1;
     }
 
-    /// Returns the end of a deregistration if this was the last use that it has waited for.
+    /// Returns the completion of a deregistration if this was the last use that it waited for.
     pub(crate) fn end(&mut self) -> Option<Callback> {
         debug_assert!(self.count > 0, "ended more often than begun");
         self.count = self.count.saturating_sub(1);
         if self.count == 0 { self.deregistration.take() } else { None }
     }
 
-    pub(crate) const fn are_any(&self) -> bool {
+    pub(crate) const fn is_in_use(&self) -> bool {
         self.count > 0
     }
 
-    /// Keeps the end of a deregistration until the last use has ended.
-    pub(crate) fn await_end(&mut self, deregistration: Callback) {
+    /// Stores the completion of a deregistration until the last use has ended.
+    pub(crate) fn begin_deregistration(&mut self, deregistration: Callback) {
         self.deregistration = Some(deregistration);
     }
 
-    /// Returns whether a deregistration is pending.
-    pub(crate) const fn is_awaited(&self) -> bool {
+    /// Returns true if a deregistration is pending.
+    pub(crate) const fn is_deregistering(&self) -> bool {
         self.deregistration.is_some()
     }
 }
 
-/// The effect of a callback's return, or of the end of another use.
+/// Effect of a callback's return, or of the end of another use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Return {
-    /// The object is pinned once less.
+    /// Unpins the object once.
     Unpin(Key),
-    /// The next notification of the queue may be given out (NDK-CQ-3).
+    /// Permits the next notification of the queue (NDK-CQ-3).
     CqNotification(CqId),
-    /// Not a callback: nothing uses the memory of a registration of the region any more.
+    /// Not a callback: the memory of one registration of the region is no longer in use.
     Unused(RegionId),
-    /// A connect event was not delivered because its listener was paused or closed meanwhile
-    /// (NDK-EP-7): refuse the connection.
+    /// Rejects the connection: its connect event was not delivered because the listener was paused or closed in the
+    /// meantime (NDK-EP-7).
     Refuse(ConnectorId),
 }
 
 /// Callbacks that have returned since the last poll.
 pub(crate) struct Returns {
     list: Mutex<Vec<Return>>,
-    /// The list is not empty: spares the lock in most polls.
+    /// True if the list is not empty. Saves the lock in most polls.
     is_pending: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -176,18 +174,18 @@ impl Returns {
 
     fn add(&self, returned: Return) {
         self.list.lock().push(returned);
-        // Swapped on both sides, as a doorbell's announcement is.
+        // Both ends swap, as with the announcement of a doorbell.
         self.is_pending.swap(true, Ordering::Release);
         (self.wake)();
     }
 
-    /// Returns whether a callback has returned since.
+    /// Returns true if a callback has returned since the last [`Returns::take`].
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }
 
-    /// Moves out what has returned. To ask before is cheaper ([`Returns::is_pending`]).
+    /// Removes and returns the list. A check of [`Returns::is_pending`] before it is cheaper.
     pub(crate) fn take(&self) -> Vec<Return> {
         if !self.is_pending.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -196,7 +194,7 @@ impl Returns {
     }
 }
 
-/// Reports its return when it is dropped: also when the callback panics, or is never called.
+/// Guard that reports the return of a callback when it is dropped, also if the callback panics or is never called.
 pub(crate) struct ReturnGuard {
     returns: Arc<Returns>,
     returned: Return,
@@ -214,7 +212,7 @@ impl Drop for ReturnGuard {
     }
 }
 
-/// Callbacks that became due, in order.
+/// Callbacks that are due, in order.
 #[derive(Default)]
 pub(crate) struct Outbox(pub(crate) Vec<Callback>);
 
@@ -225,7 +223,7 @@ impl fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    /// Adds a callback; `guards` report when it has returned.
+    /// Adds a callback. `guards` are dropped after it has returned.
     pub(crate) fn push<G: Send + 'static>(
         &mut self,
         guards: G,

@@ -1,6 +1,6 @@
-//! Common parts of all objects: identifiers, lifetimes, and completions that are held back.
+//! Common parts of all objects: identifiers, lifetimes, and deferred completions.
 
+pub(crate) mod deferred;
 pub(crate) mod id;
-pub(crate) mod later;
 pub(crate) mod lifetime;
 pub(crate) mod pd;

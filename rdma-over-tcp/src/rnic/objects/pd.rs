@@ -1,11 +1,11 @@
-//! Protection domains: which queue pairs may use which regions.
+//! Protection domains: regions that a queue pair may use.
 
 use super::lifetime::Life;
 
-/// A protection domain. What it protects is in the regions: their check compares domains.
+/// Protection domain. Regions refer to their domain, and access checks compare domains.
 #[derive(Debug)]
 pub(crate) struct Pd {
     pub(crate) life: Life,
-    /// Names logical addresses in its queue pairs' requests.
+    /// Token of logical addresses in the requests of its queue pairs.
     pub(crate) privileged_token: u32,
 }

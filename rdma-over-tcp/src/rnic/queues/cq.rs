@@ -1,18 +1,18 @@
-//! Completion queues: what is in them, when an arm is satisfied, and what an overrun does.
+//! Completion queues: entries, arms, moderation, and overrun.
 //!
-//! A queue has its own small lock, taken only by the engine, once for all that an upcall has completed, and by the
-//! consumer when it polls a queue that is not empty; polling an empty queue takes none.
+//! Each queue has its own lock. The engine takes it once for all completions of an upcall; the consumer takes it to
+//! poll a queue that is not empty. Polling an empty queue takes no lock.
 //!
-//! The ring grows to the most that ever waited, not to the queue's depth: a consumer that keeps up goes round in
-//! memory that stays in the caches.
+//! The ring grows to the largest number of entries queued, not to the depth of the queue. So a consumer that keeps up
+//! reuses memory that remains in the CPU caches.
 //!
-//! Every entry has a serial number, counted from 1. Three of them decide about arms: the newest
-//! entry, the newest that is solicited or an error, and the newest at the time of the last
-//! notification. So no entry needs a mark of its own.
+//! Every entry has a serial number, counted from 1. Three serials decide about arms: that of the newest entry, that of
+//! the newest solicited or failed entry, and that of the newest entry at the last notification. So no entry needs a
+//! flag of its own.
 //!
-//! With moderation ([`CqModeration`]) a satisfied arm is held: it stays, and merges with later ones, until enough
-//! entries have come or the time is over. The queue has no clock. It numbers its holds, and the adapter tells it when
-//! the time of one is over.
+//! With moderation ([`CqModeration`]) a satisfied arm is held. It remains, and merges with later arms, until the count
+//! of entries is reached or the interval has expired. The queue has no clock: it numbers its holds, and the adapter
+//! reports the expiry of a hold.
 
 use alloc::{collections::VecDeque, sync::Arc};
 use core::fmt;
@@ -35,105 +35,105 @@ use crate::{
     },
 };
 
-/// The kind of a completed request.
+/// Kind of a completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WcOpcode {
-    /// A Send, with or without invalidation.
+    /// Send, with or without invalidation.
     Send,
-    /// An RDMA Write.
+    /// RDMA Write.
     Write,
-    /// An RDMA Read.
+    /// RDMA Read.
     Read,
-    /// A fast registration.
+    /// Fast registration.
     FastRegister,
-    /// A local invalidation.
+    /// Local invalidation.
     Invalidate,
-    /// A bind of a memory window.
+    /// Bind of a memory window.
     Bind,
-    /// A receive.
+    /// Receive.
     Receive,
-    /// An atomic FetchAdd (RFC 7306).
+    /// Atomic FetchAdd (RFC 7306).
     FetchAdd,
-    /// An atomic CmpSwap (RFC 7306).
+    /// Atomic CmpSwap (RFC 7306).
     CompareSwap,
     /// Immediate data sent (RFC 7306).
     Immediate,
 }
 
-/// A completion.
+/// Completion of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// Outcome of the request.
     pub status: WcStatus,
-    /// The kind of the request.
+    /// Kind of the request.
     pub opcode: WcOpcode,
-    /// The error that was detected, here or by the peer's Terminate.
+    /// Error that was detected locally, or reported by the peer's Terminate.
     pub error: Option<ErrorNumber>,
     /// Bytes of the message; 0 unless the status is [`WcStatus::Success`].
     pub bytes: u32,
-    /// What has taken the receive.
+    /// Message that consumed the receive.
     pub arrival: Arrival,
-    /// A receive whose peer has asked for a solicited event.
+    /// True if the peer requested a solicited event for this receive.
     pub solicited: bool,
-    /// The queue pair.
+    /// Queue pair of the request.
     pub qp: QpId,
-    /// The context of the queue pair.
+    /// Context of the queue pair.
     pub qp_context: u64,
-    /// The context of the request.
+    /// Context of the request.
     pub context: u64,
 }
 
 impl Completion {
-    /// The number of the error, as interfaces show it; 0: none.
+    /// Returns the number of the error as interfaces report it; 0: none.
     #[must_use]
     pub fn error_code(&self) -> u32 {
         self.error.map_or(0, ErrorNumber::nonzero_code)
     }
 
-    /// It satisfies [`Arm::Solicited`]: a solicited receive, or an error.
+    /// Returns true if the completion satisfies [`Arm::Solicited`]: a solicited receive, or an error.
     #[must_use]
     pub fn is_solicited_event(&self) -> bool {
         self.solicited || self.status != WcStatus::Success
     }
 }
 
-/// What a receive was taken by.
+/// Kind of the message that consumed a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Arrival {
-    /// A Send; or the request is no receive, or has failed.
+    /// A Send. Also used for other requests, and for failed ones.
     #[default]
     Plain,
-    /// A Send with Invalidate, which has invalidated this STag.
+    /// A Send with Invalidate. This STag was invalidated.
     Invalidating(Stag),
-    /// Immediate data; nothing was placed.
+    /// Immediate data. No data was placed.
     Immediate([u8; IMMEDIATE_OCTETS]),
 }
 
-/// When a completion queue notifies its consumer.
+/// Condition of a notification of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Arm {
-    /// On a failure of the queue itself.
+    /// Failure of the queue itself.
     Failure,
-    /// On a solicited receive, or a completion in error.
+    /// Solicited receive, or completion in error.
     Solicited,
-    /// On the next completion.
+    /// Next completion.
     Next,
 }
 
-/// Called when an arm is satisfied, or the queue has failed; never twice at a time, and when no lock is held.
+/// Callback for a satisfied arm, or for the failure of the queue. Calls never overlap, and no lock is held.
 pub type Notification = Arc<dyn Fn(Result<(), CqFailure>) + Send + Sync>;
 
-/// When a satisfied arm is told: when as many completions have come, or when the time is over, whichever is first.
-/// Completions can be polled at once in any case.
+/// Moderation of notifications: a satisfied arm is notified when the count is reached or the interval has expired,
+/// whichever is first. Completions can be polled at once in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqModeration {
-    /// Time from the completion that satisfies the arm; `None`: only the count matters.
+    /// Time from the completion that satisfies the arm; `None`: unlimited.
     pub interval: Option<Duration>,
-    /// Completions, counted from those that are newer than the last notification; `None`: only the time matters.
+    /// Completions newer than the last notification; `None`: unlimited.
     pub count: Option<u32>,
 }
 
-/// A completion queue as an object.
+/// Completion queue as an object.
 pub(crate) struct Cq {
     pub(crate) life: Life,
     pub(crate) queue: Arc<CompletionQueue>,
@@ -146,38 +146,38 @@ impl fmt::Debug for Cq {
     }
 }
 
-/// Entries, arm and failure of one queue.
+/// Entries, arm and failure of a queue.
 #[derive(Debug)]
 struct State {
     depth: usize,
     entries: VecDeque<Completion>,
     /// Serial of the newest entry.
     newest: u64,
-    /// Serial of the newest entry that satisfies a SOLICITED arm.
+    /// Serial of the newest entry that satisfies [`Arm::Solicited`].
     newest_solicited: u64,
-    /// `newest` when an arm was last satisfied.
+    /// Value of `newest` when an arm was last satisfied.
     notified: u64,
     arm: Option<Arm>,
     moderation: Option<CqModeration>,
-    /// The arm is satisfied, and not told yet: the serial of the first completion that counts for it.
+    /// Serial of the first completion counted for a satisfied arm whose notification is held; `None`: no hold.
     held: Option<u64>,
     /// Number of the last hold.
     holds: u64,
-    /// The time of the last hold does not run yet.
+    /// True if the interval of the last hold has not started.
     is_hold_new: bool,
     failure: Option<CqFailure>,
-    /// The failure is to be told, armed or not.
+    /// True if the failure is notified once even without an arm.
     is_failure_watched: bool,
-    /// An arm was satisfied; the callback has not been given out yet.
+    /// Outcome for the callback of a satisfied arm that was not yet delivered.
     due: Option<Result<(), CqFailure>>,
-    /// A callback was given out and has not returned (NDK-CQ-3).
+    /// True while a delivered callback has not returned (NDK-CQ-3).
     calling: bool,
 }
 
-/// A completion queue, shared between the engine and its consumer's handles.
+/// Completion queue, shared by the engine and the handles of its consumer.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    /// Entries present: lets an empty queue be polled without the lock.
+    /// Count of entries. An empty queue is polled without the lock.
     len: AtomicUsize,
     state: Mutex<State>,
 }
@@ -185,11 +185,11 @@ pub struct CompletionQueue {
 /// Outcome of adding completions, or of an arm.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
-    /// An entry did not fit: the queue has failed (NDK-CQ-13).
+    /// True if an entry did not fit: the queue has failed (NDK-CQ-13).
     pub(crate) overrun: bool,
-    /// A notification is due, now or once the one that runs has returned.
+    /// True if a notification is due, now or after the running callback has returned.
     pub(crate) due: bool,
-    /// A notification is held back: [`CompletionQueue::begin_hold`].
+    /// True if a new hold needs its interval started: [`CompletionQueue::begin_hold`].
     pub(crate) is_hold_new: bool,
 }
 
@@ -217,11 +217,11 @@ impl CompletionQueue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs with the lock held, but for a broken invariant.
+        // No code that can panic runs with the lock held, except for broken invariants.
         self.state.lock()
     }
 
-    /// Adds completions, in order. A failed queue swallows completions (NDK-CQ-13).
+    /// Adds completions, in order. A failed queue discards them (NDK-CQ-13).
     pub(crate) fn push_all(&self, entries: impl Iterator<Item = Completion>) -> Pushed {
         let mut state = self.state();
         let mut overrun = false;
@@ -244,8 +244,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves completions out, oldest first; returns how many. One consumer polls a queue at a time (NDK-CQ-1); it needs
-    /// no access to the adapter for it, but an adapter that nobody drives makes no progress
+    /// Moves completions into `results`, oldest first, and returns their count. One consumer polls a queue at a time
+    /// (NDK-CQ-1). It needs no access to the adapter, but an adapter that is not driven makes no progress
     /// ([`Driver::progress`](crate::adapter::Driver::progress)).
     pub fn poll<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         if self.len.load(Ordering::Acquire) == 0 {
@@ -261,15 +261,16 @@ impl CompletionQueue {
         count
     }
 
-    /// Removes the completions of a queue pair. What the others have keeps its order, and what it has satisfied.
+    /// Removes the completions of a queue pair. The order of the remaining ones is kept, and so are the arms they have
+    /// satisfied.
     pub(crate) fn remove(&self, qp: QpId) {
         let mut state = self.state();
         state.remove(qp);
         self.len.store(state.entries.len(), Ordering::Release);
     }
 
-    /// Asks for a notification; of two arms the stronger one counts. What is due or held back from now on is for the
-    /// adapter ([`Rnic::handle_arm`](crate::rnic::Rnic::handle_arm)).
+    /// Arms a notification. Of two arms the stronger one applies. The adapter processes the result
+    /// ([`Rnic::handle_arm`](crate::rnic::Rnic::handle_arm)).
     pub(crate) fn arm(&self, arm: Arm) -> Pushed {
         let mut state = self.state();
         state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
@@ -277,8 +278,8 @@ impl CompletionQueue {
         Pushed { overrun: false, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }
 
-    /// Has notifications held back from now on; `None`: no more. One that is held back already is held anew. Returns
-    /// whether one is.
+    /// Sets the moderation of notifications; `None`: disabled. A held notification is held again. Returns true if its
+    /// interval has to be started.
     pub(crate) fn moderate(&self, moderation: Option<CqModeration>) -> bool {
         let mut state = self.state();
         state.moderation = moderation;
@@ -289,7 +290,7 @@ impl CompletionQueue {
         state.is_hold_new
     }
 
-    /// The number of a hold that has begun, and its time, once for each hold that has one.
+    /// Returns the number and the interval of a new hold, once per hold with an interval.
     pub(crate) fn begin_hold(&self) -> Option<(u64, Duration)> {
         let mut state = self.state();
         let is_new = core::mem::take(&mut state.is_hold_new) && state.held.is_some();
@@ -297,15 +298,15 @@ impl CompletionQueue {
         is_new.then_some(state.holds).zip(interval)
     }
 
-    /// The time of a hold is over. Nothing, if the arm was told before.
+    /// Ends a hold whose interval has expired. No effect if the arm was notified before.
     pub(crate) fn end_hold(&self, hold: u64) {
         let mut state = self.state();
         if state.held.is_some() && state.holds == hold {
-            state.tell(Ok(()));
+            state.notify(Ok(()));
         }
     }
 
-    /// The device is gone: each arm is told so from now on (NDK-CQ-14). What is in the queue, and what comes, can be
+    /// Marks the device as lost: each arm reports it from now on (NDK-CQ-14). Completions, present and future, can be
     /// polled.
     pub(crate) fn lose_device(&self) {
         let mut state = self.state();
@@ -313,14 +314,14 @@ impl CompletionQueue {
         state.satisfy();
     }
 
-    /// Has the failure of the queue told once, whether it is armed then or not. Verbs wants it so.
+    /// Requests one notification of an overrun, even without an arm, as verbs requires.
     pub fn watch_failure(&self) {
         let mut state = self.state();
         state.is_failure_watched = true;
         state.satisfy();
     }
 
-    /// Gives out the callback that is due, unless one is running.
+    /// Returns the callback outcome that is due, unless a callback is running.
     pub(crate) fn take_due(&self) -> Option<Result<(), CqFailure>> {
         let mut state = self.state();
         if state.calling {
@@ -331,7 +332,7 @@ impl CompletionQueue {
         due
     }
 
-    /// The callback given out has returned.
+    /// Records that the delivered callback has returned.
     pub(crate) fn callback_returned(&self) {
         self.state().calling = false;
     }
@@ -339,7 +340,7 @@ impl CompletionQueue {
     /// Changes the depth.
     ///
     /// # Errors
-    /// [`VerbError::CompletionsPresent`]: more entries are present than that (NDK-RSZ-2); [`VerbError::CqFailed`].
+    /// [`VerbError::CompletionsPresent`]: the queue has more than `depth` entries (NDK-RSZ-2); [`VerbError::CqFailed`].
     pub(crate) fn resize(&self, depth: u32) -> Result<(), VerbError> {
         let mut state = self.state();
         if state.failure.is_some() {
@@ -352,19 +353,19 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Entries that it takes.
+    /// Maximum number of entries.
     pub fn depth(&self) -> u32 {
         u32::try_from(self.state().depth).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether the queue has failed: a completion did not fit (NDK-CQ-13), or the device is gone.
+    /// Returns true if the queue has failed: it has overrun (NDK-CQ-13), or the device was lost.
     pub fn has_failed(&self) -> bool {
         self.state().failure.is_some()
     }
 }
 
 impl State {
-    /// Adds a completion; `false`: it does not fit, and the queue has failed.
+    /// Adds a completion. Returns false if it does not fit and the queue has failed.
     #[inline]
     fn push(&mut self, entry: Completion) -> bool {
         let fits = self.entries.len() < self.depth;
@@ -378,14 +379,14 @@ impl State {
             self.failure = Some(CqFailure::Overrun);
             self.entries.clear();
         }
-        // Each entry counts, not the batch: those behind the one that satisfies an arm are new to the next.
+        // Each entry is checked, not the batch: entries after the one that satisfies an arm are new for the next arm.
         if self.arm.is_some() || !fits {
             self.satisfy();
         }
         fits
     }
 
-    /// The entries that stay get new serials, without gaps: new ones stay new, old ones old.
+    /// Renumbers the remaining entries without gaps. New entries stay new, old entries stay old.
     fn remove(&mut self, qp: QpId) {
         let popped = self.newest - self.entries.len() as u64;
         let seen = self.notified.saturating_sub(popped) as usize;
@@ -400,17 +401,17 @@ impl State {
         self.newest_solicited = solicited.map_or(popped, |at| popped + at as u64 + 1);
     }
 
-    /// Clears the arm if it is satisfied now; a callback becomes due then.
+    /// Clears the arm if it is satisfied. A callback is due in that case.
     fn satisfy(&mut self) {
         let has_overrun = self.failure == Some(CqFailure::Overrun);
         let watch = (has_overrun && self.is_failure_watched).then_some(Arm::Failure);
         let Some(arm) = self.arm.or(watch) else { return };
         if let Some(failure) = self.failure {
             self.is_failure_watched = false;
-            return self.tell(Err(failure)); // NDK-CQ-9, NDK-CQ-15
+            return self.notify(Err(failure)); // NDK-CQ-9, NDK-CQ-15
         }
         let popped = self.newest - self.entries.len() as u64;
-        // NDK-CQ-4: newer than the last callback; polled away means seen.
+        // NDK-CQ-4: newer than the last callback, and not yet polled.
         let is_new = |serial: u64| serial > self.notified && serial > popped;
         let is_satisfied = match arm {
             Arm::Next => is_new(self.newest),
@@ -418,20 +419,20 @@ impl State {
             Arm::Failure => false,
         };
         if (is_satisfied || self.held.is_some()) && !self.is_held_back(popped) {
-            self.tell(Ok(()));
+            self.notify(Ok(()));
         }
     }
 
-    /// Gives out the notification: nothing is armed, and nothing held, any more.
+    /// Makes the notification due, and clears the arm and the hold.
     #[inline]
-    fn tell(&mut self, outcome: Result<(), CqFailure>) {
+    fn notify(&mut self, outcome: Result<(), CqFailure>) {
         self.held = None;
         self.arm = None; // NDK-CQ-2
         self.notified = self.newest;
         self.due = Some(outcome);
     }
 
-    /// Returns whether the notification of a satisfied arm has to wait (NDK-MOD-5), from now on or as before.
+    /// Returns true if the notification of a satisfied arm is held (NDK-MOD-5). Starts the hold if it is new.
     #[inline]
     fn is_held_back(&mut self, popped: u64) -> bool {
         let Some(CqModeration { count, .. }) = self.moderation else { return false };
@@ -440,8 +441,8 @@ impl State {
             self.begin_hold();
         }
         let first = self.held.unwrap_or(self.newest);
-        let came = (self.newest + 1).saturating_sub(first);
-        count.is_none_or(|count| came < u64::from(count))
+        let completions = (self.newest + 1).saturating_sub(first);
+        count.is_none_or(|count| completions < u64::from(count))
     }
 
     fn begin_hold(&mut self) {
@@ -450,7 +451,7 @@ impl State {
     }
 }
 
-/// A success.
+/// Successful receive.
 #[cfg(test)]
 const SUCCESS: Completion = Completion {
     status: WcStatus::Success,

@@ -1,4 +1,4 @@
-//! Queue pairs: work requests, the queues that hold them, and completion queues.
+//! Queue pairs: work requests, work queues, and completion queues.
 
 pub(crate) mod cq;
 pub(crate) mod qp;

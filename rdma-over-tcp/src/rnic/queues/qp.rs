@@ -1,4 +1,4 @@
-//! Queue pairs: limits, state, and how requests are completed or flushed.
+//! Queue pairs: limits, state, completion and flush of requests.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::fmt;
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Limits of a queue pair, each up to the adapter's [`Limits`].
+/// Limits of a queue pair, each at most the adapter's [`Limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpLimits {
     /// Receives outstanding.
@@ -33,7 +33,7 @@ pub struct QpLimits {
     pub initiator_queue_depth: u32,
     /// Scatter/gather entries of a receive.
     pub max_receive_request_sge: u32,
-    /// Scatter/gather entries of a send, write or read.
+    /// Scatter/gather entries of a Send, Write or Read.
     pub max_initiator_request_sge: u32,
     /// Bytes of inline data.
     pub inline_data_size: u32,
@@ -53,7 +53,7 @@ impl Default for QpLimits {
 
 impl QpLimits {
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: one of the five is over the adapter's.
+    /// [`VerbError::InvalidArgument`]: one of the five exceeds the limit of the adapter.
     pub(crate) const fn check(&self, limits: &Limits) -> Result<(), VerbError> {
         if self.receive_queue_depth > limits.receive_depth_max
             || self.initiator_queue_depth > limits.send_depth_max
@@ -67,47 +67,47 @@ impl QpLimits {
     }
 }
 
-/// What a queue pair is to be.
+/// Creation attributes of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpConfig {
-    /// Where completions of receives go.
+    /// Completion queue of receives.
     pub receive_cq: CqId,
-    /// Where completions of the send queue's requests go; may be the same.
+    /// Completion queue of the send queue's requests; may be the same.
     pub send_cq: CqId,
-    /// Stands in each completion ([`Completion::qp_context`]).
+    /// Context in each completion ([`Completion::qp_context`]).
     pub context: u64,
-    /// Limits.
+    /// Limits of the queue pair.
     pub limits: QpLimits,
-    /// Where its receives come from, if not from a queue of its own. Then [`QpLimits::receive_queue_depth`] and
-    /// [`QpLimits::max_receive_request_sge`] do not count.
+    /// Shared receive queue; `None`: a queue of its own. With a shared receive queue [`QpLimits::receive_queue_depth`]
+    /// and [`QpLimits::max_receive_request_sge`] are ignored.
     pub srq: Option<SrqId>,
-    /// Posts to the send queue once the connection is over or is being ended.
+    /// Policy of posts to the send queue once the connection is over or is being ended.
     pub late_posts: LatePosts,
 }
 
-/// What becomes of a request that is posted to the send queue of a queue pair in [`QpState::Error`].
+/// Policy of posts to the send queue of a queue pair in [`QpState::Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum LatePosts {
-    /// [`VerbError::NotConnected`]; no completion follows. NDKPI wants it so (NDK-CON-11).
+    /// The post returns [`VerbError::NotConnected`], and no completion follows, as NDKPI requires (NDK-CON-11).
     #[default]
     Refuse,
-    /// It completes as [`WcStatus::Flushed`], behind what was posted before. Verbs wants it so.
+    /// The request completes as [`WcStatus::Flushed`], after the requests posted before, as verbs requires.
     Flush,
 }
 
-/// What a queue pair tells its consumer.
+/// Asynchronous event of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpEvent {
-    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue:
-    /// it takes no more. Told once.
+    /// The queue pair is in [`QpState::Error`], and has completed the last receive that it took from its shared receive
+    /// queue. It takes no more receives. Reported once.
     LastReceive,
 }
 
-/// Called when a queue pair has something to tell. Called when no lock is held; it must not keep the adapter alive, or
-/// the two hold each other.
+/// Callback for the events of a queue pair. Called with no lock held. It must not own the adapter, because that would
+/// be a reference cycle.
 pub type QpNotification = Arc<dyn Fn(QpEvent) + Send + Sync>;
 
-/// A queue pair's notification, if its consumer has asked for one.
+/// Event callback of a queue pair, if its consumer has registered one.
 #[derive(Clone, Default)]
 pub(crate) struct QpNotifier(pub(crate) Option<QpNotification>);
 
@@ -117,52 +117,52 @@ impl fmt::Debug for QpNotifier {
     }
 }
 
-/// Completions of a queue pair that goes, or is reset.
+/// Treatment of completions when a queue pair is destroyed or reset.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Unpolled {
-    /// What is posted completes as [`WcStatus::Flushed`]; completions stay in their queues until they are polled.
+    /// Posted requests complete as [`WcStatus::Flushed`]. Completions remain in their queues until they are polled.
     #[default]
     Keep,
-    /// The queue pair's completions are taken out of its completion queues, and none follows.
+    /// The queue pair's completions are removed from its completion queues, and none follows.
     Discard,
 }
 
-/// Where a queue pair is in its life.
+/// State of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// Not connected; may be. Receives may be posted, as in every state.
+    /// Not connected, but can be connected. Receives may be posted, as in every state.
     Idle,
-    /// A connector is setting up a connection for it.
+    /// A connector is establishing a connection for the queue pair.
     Connecting,
     /// Initiator requests may be posted (NDK-CON-12).
     Connected,
-    /// The connection is over: what is posted is flushed (NDK-DISC-6, NDK-WR-5).
+    /// The connection is over: posted requests are flushed (NDK-DISC-6, NDK-WR-5).
     Error,
 }
 
-/// Bytes that posts may queue before one has them sent itself: two lists of a kernel socket, which share a write; and
-/// the short end of a large message shares a segment with the next.
+/// Bytes that posts may queue before they are sent at once. Two lists of a kernel socket, which share a write; the
+/// short end of a large message shares a segment with the next message.
 const WAITING_BYTES_MAX: u64 = 512 * 1024;
 
-/// Posts since nothing was left to send from which on a consumer counts as one that goes on posting.
+/// Posts since the queue was last drained after which the consumer is expected to keep posting.
 const POSTS_MIN: u32 = 4;
 
-/// Bytes of headers and CRC of a message, about.
+/// Approximate bytes of headers and CRC of a message.
 const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
-/// Decides whether posts may wait for more of them. A connection flows while much is under way
-/// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)): whoever uses it polls the engine soon,
-/// be it for the acknowledgement, and what has been posted until then goes out together.
+/// State for the batching of posts. A connection is busy while much data is in flight
+/// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)). The consumer of a busy connection soon
+/// polls the engine, for example for the acknowledgement. All posts until then are sent together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
     is_flowing: bool,
-    /// TCP has no room: nothing can be sent before something is acknowledged.
+    /// True if TCP has no room: nothing can be sent before data is acknowledged.
     is_full: bool,
-    /// The engine has been asked to look at the connection.
+    /// True if the engine has been requested to serve the connection.
     pub(crate) is_kicked: bool,
-    /// Bytes posted and not sent, about.
+    /// Approximate bytes posted and not sent.
     unsent_bytes: u64,
-    /// Posts since nothing was left to send.
+    /// Posts since the queue was last drained.
     posts: u32,
 }
 
@@ -171,26 +171,26 @@ impl Flow {
         self.is_full || self.is_flowing && self.unsent_bytes < WAITING_BYTES_MAX
     }
 
-    /// Returns whether what is unsent is better left to the next posts, where a list takes `list_bytes`. The end of a
-    /// lone message is not: whoever posted it may sleep now.
-    pub(crate) const fn leaves(self, list_bytes: usize) -> bool {
+    /// Returns true if the unsent data should be deferred to the next posts, if a list holds `list_bytes`. The end of a
+    /// single message is not deferred, because its consumer may sleep now.
+    pub(crate) const fn defers(self, list_bytes: usize) -> bool {
         (self.is_flowing || self.is_full)
             && self.posts >= POSTS_MIN
             && self.unsent_bytes < list_bytes as u64
     }
 
-    /// A message of so many bytes was posted.
+    /// Records a posted message of this size.
     pub(crate) const fn post(&mut self, bytes: u32) {
         self.unsent_bytes = self.unsent_bytes.saturating_add(bytes as u64 + MESSAGE_OVERHEAD_BYTES);
         self.posts = self.posts.saturating_add(1);
     }
 
-    /// A list of so many bytes is with the transport.
+    /// Records a list of this size passed to the transport.
     pub(crate) const fn sent(&mut self, bytes: usize) {
         self.unsent_bytes = self.unsent_bytes.saturating_sub(bytes as u64);
     }
 
-    /// The transport has what it is to have, and may be flowing
+    /// Records the end of a transmit pass, and the state of the transport
     /// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)).
     pub(crate) const fn pumped(&mut self, pumped: Pumped, is_flowing: bool) {
         if matches!(pumped, Pumped::Drained) {
@@ -202,64 +202,64 @@ impl Flow {
     }
 }
 
-/// State of the send queue after lists were handed to the transport.
+/// State of the send queue after a transmit pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pumped {
     /// Nothing can be sent: the queue is empty, or waits for a Read or an atomic.
     Drained,
-    /// Less than a full list is unsent; the next posts or the next poll ([`Rnic::begin_poll`](crate::rnic::Rnic)) send
+    /// Less than a full list is unsent. The next posts or the next poll ([`Rnic::begin_poll`](crate::rnic::Rnic)) send
     /// it.
-    Left,
+    Deferred,
     /// The transport has no more room.
     Full,
 }
 
-/// A queue pair.
+/// Queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) life: Life,
-    /// Its own name.
+    /// Its own identifier.
     pub(crate) id: QpId,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
     pub(crate) limits: QpLimits,
     pub(crate) state: QpState,
     pub(crate) sends: SendQueue,
-    /// Where its receives come from, and where their completions go.
+    /// Queue of its receives: its own, or that of a shared receive queue.
     pub(crate) receives: ReceiveQueueId,
     pub(crate) srq: Option<SrqId>,
     pub(crate) receive_cq: CqId,
-    /// The receive that the message in progress goes to.
+    /// Receive of the message in progress.
     pub(crate) receiving: Receive,
     pub(crate) is_receiving: bool,
-    /// It is to be told of the next receive: a message waits for it.
+    /// True if a message waits for the next receive to be posted.
     pub(crate) awaits_receive: bool,
     pub(crate) flow: Flow,
-    /// Memory of inline data.
+    /// Slab of inline data.
     pub(crate) captures: Slab,
-    /// The STag that the queue pair's Read Requests name as their sink; its key byte counts Reads.
+    /// STag that the queue pair's Read Requests use as their sink. Its key byte counts Reads.
     pub(crate) sink_token: u32,
     /// Reads and atomics that may be outstanding (ORD).
     pub(crate) read_limit: u32,
-    /// Atomics and immediate data are allowed, both ways.
+    /// True if atomics and immediate data are allowed in both directions.
     pub(crate) rfc7306: bool,
     pub(crate) late_posts: LatePosts,
     pub(crate) unpolled: Unpolled,
     pub(crate) notifier: QpNotifier,
-    /// [`QpEvent::LastReceive`] was told.
-    pub(crate) is_last_receive_told: bool,
+    /// True if [`QpEvent::LastReceive`] was reported.
+    pub(crate) is_last_receive_reported: bool,
     pub(crate) stream: Option<StreamId>,
     pub(crate) stats: QpStats,
 }
 
-/// A completion on its way to its queue.
+/// Completion that is not yet in its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completed {
     pub(crate) cq: CqId,
     pub(crate) completion: Completion,
 }
 
-/// The outcome of a receive.
+/// Outcome of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveOutcome {
     pub(crate) status: WcStatus,
@@ -276,41 +276,41 @@ impl ReceiveOutcome {
 }
 
 impl Qp {
-    /// As it was made, but for its name and its statistics. Its queues are empty.
+    /// Resets the queue pair to its initial state, except its identifier and its statistics. Its queues are empty.
     pub(crate) fn reset(&mut self) {
         self.sends = SendQueue::new(self.sends.cq, self.limits.initiator_queue_depth);
         self.state = QpState::Idle;
         self.flow = Flow::default();
         self.read_limit = 0;
         self.unpolled = Unpolled::Keep;
-        self.is_last_receive_told = false;
+        self.is_last_receive_reported = false;
     }
 
-    /// Whose accesses its own are.
+    /// Identity of the queue pair in access checks.
     #[inline]
     pub(crate) const fn user(&self) -> User {
         User { pd: self.pd, qp: self.id }
     }
 
-    /// A Read would wait for ever.
+    /// Returns true if a Read would wait forever.
     pub(crate) fn has_no_reads(&self) -> bool {
         self.state == QpState::Connected && self.read_limit == 0
     }
 
-    /// The request that was posted last has come too late: it completes Flushed, in its turn.
+    /// Completes the last posted request as Flushed, in posting order: it was posted too late.
     pub(crate) fn flush_last(&mut self, completed: &mut Vec<Completed>) {
         self.sends.finish_last(WcStatus::Flushed);
         self.complete_done(completed);
     }
 
-    /// Completes the requests whose turn it is (NDK-WR-6).
+    /// Completes the requests at the front of the queue whose outcome is known (NDK-WR-6).
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
         while let Some((request, status)) = self.sends.front_done() {
             match status {
                 WcStatus::Success => {}
                 WcStatus::Flushed => self.stats.flushed += 1,
-                // The first message of a Write with immediate data has failed: the request completes in the flush.
+                // The first message of a Write with immediate data failed: the request completes in the flush.
                 _ if request.flags.contains(WrFlags::PART) => return,
                 _ => {}
             }
@@ -322,11 +322,11 @@ impl Qp {
         }
     }
 
-    /// Completes all requests, in posting order: what has its outcome with it, the rest Flushed (NDK-FL-1, NDK-FL-4).
-    /// Behind a request that has failed nothing has succeeded, though its buffers may have been done with.
+    /// Completes all requests in posting order: those with an outcome report it, the rest are Flushed (NDK-FL-1,
+    /// NDK-FL-4). No request after a failed one succeeds, even if its buffers are no longer in use.
     pub(crate) fn flush_sends(&mut self, completed: &mut Vec<Completed>) {
         let mut failed = false;
-        // Of the part in front of the request.
+        // Outcome of the failed part before the request.
         let mut front = None;
         self.sends.drop_operands();
         while let Some(mut request) = self.sends.pop() {
@@ -350,8 +350,8 @@ impl Qp {
         }
     }
 
-    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the
-    /// message in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
+    /// Completes all receives as Flushed, in posting order. Of a shared receive queue, only the receive taken by the
+    /// message in progress belongs to the queue pair (NDK-SRQ-6).
     pub(crate) fn flush_receives(
         &mut self,
         queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,
@@ -368,7 +368,7 @@ impl Qp {
         }
     }
 
-    /// The completion of a request; none for the success of a silent one (NDK-SIL-1).
+    /// Returns the completion of a request; `None` for the success of a silent request (NDK-SIL-1).
     #[inline]
     fn send_completion(&self, request: &WorkRequest, status: WcStatus) -> Option<Completion> {
         let is_success = status == WcStatus::Success;
@@ -390,7 +390,7 @@ impl Qp {
         })
     }
 
-    /// Takes the next receive, unless a message is in progress. Returns whether there is one.
+    /// Takes the next receive, unless a message is in progress. Returns true if there is a receive.
     #[inline]
     pub(crate) fn take_receive(
         &mut self,
@@ -403,7 +403,7 @@ impl Qp {
         self.is_receiving
     }
 
-    /// Completes the receive that the message in progress goes to.
+    /// Completes the receive of the message in progress.
     #[inline]
     pub(crate) fn complete_receiving(
         &mut self,

@@ -1,10 +1,10 @@
 //! Receive queues.
 //!
 //! A queue pair takes a receive from its queue when the first segment of a message arrives, and keeps it until the
-//! message is complete. So several queue pairs can take from one queue (a shared receive queue).
+//! message is complete. So several queue pairs can share one queue (a shared receive queue).
 //!
-//! A shared queue can have a limit: when a receive is taken and fewer than that are left, its consumer is told, once
-//! for each time that it has set the limit (NDK-SRQ-2).
+//! A shared queue can have a limit. When a receive is taken and fewer receives than the limit remain, its consumer is
+//! notified, once per limit set (NDK-SRQ-2).
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::rnic::{objects::id::QpId, status::VerbError};
 
-/// A receive that was taken from its queue. Its storage is used again for the next one.
+/// Receive taken from its queue. Its storage is reused for the next receive.
 #[derive(Default, Debug)]
 pub(crate) struct Receive {
     pub(crate) context: u64,
@@ -24,12 +24,12 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// The pieces that take `length` bytes from byte `offset` on.
+    /// Returns the pieces that hold `length` bytes from byte `offset` on.
     pub(crate) fn pieces(&self, offset: u32, length: u32) -> impl Iterator<Item = Sge> {
         pieces(self.sges.iter().copied(), offset, length)
     }
 
-    /// The same, if it is one piece of a single entry.
+    /// As [`Receive::pieces`], if the result is one piece of a single entry.
     pub(crate) fn single_piece(&self, offset: u32, length: u32) -> Option<Sge> {
         let &[entry] = &self.sges[..] else { return None };
         let is_within = offset.checked_add(length).is_some_and(|end| end <= entry.length);
@@ -38,7 +38,7 @@ impl Receive {
     }
 }
 
-/// A posted receive.
+/// Posted receive.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     context: u64,
@@ -46,7 +46,7 @@ struct Posted {
     sges: Entries,
 }
 
-/// A receive queue.
+/// Queue of posted receives.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     depth: u32,
@@ -54,19 +54,19 @@ pub(crate) struct ReceiveQueue {
     sges: SgeRing,
     limit: u32,
     watch: Watch,
-    /// Queue pairs of a shared queue with a message that has found no receive.
+    /// Queue pairs of a shared queue with a message that waits for a receive.
     waiting: Vec<QpId>,
 }
 
-/// The stage of a limit.
+/// State of the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Watch {
-    /// There is none, or the consumer has been told.
+    /// No limit is set, or the consumer has been notified.
     Off,
-    /// Armed once as many receives are queued (NDK-SRQ-3).
+    /// The limit is armed once this many receives are queued (NDK-SRQ-3).
     OnceFilled,
     Armed,
-    /// The consumer is to be told.
+    /// The notification of the consumer is due.
     Due,
 }
 
@@ -77,18 +77,18 @@ impl ReceiveQueue {
         Self { depth, posted, sges, limit: 0, watch: Watch::Off, waiting }
     }
 
-    /// Notes that a message of a queue pair waits for a receive.
+    /// Registers a queue pair whose message waits for a receive.
     pub(crate) fn wait(&mut self, qp: QpId) {
         self.waiting.push(qp);
     }
 
-    /// These queue pairs, the one that has waited longest first.
+    /// Removes and returns the waiting queue pairs, the longest waiting first.
     #[inline]
     pub(crate) fn take_waiting(&mut self) -> Vec<QpId> {
         core::mem::take(&mut self.waiting)
     }
 
-    /// Receives that nothing has arrived for.
+    /// Receives that no message has taken.
     pub(crate) fn len(&self) -> usize {
         self.posted.len()
     }
@@ -97,7 +97,7 @@ impl ReceiveQueue {
         self.depth
     }
 
-    /// The limit that the consumer waits for; 0: it waits for none.
+    /// Armed limit; 0: none.
     pub(crate) const fn armed_limit(&self) -> u32 {
         match self.watch {
             Watch::Off | Watch::Due => 0,
@@ -108,7 +108,7 @@ impl ReceiveQueue {
     /// Changes the depth.
     ///
     /// # Errors
-    /// [`VerbError::ReceivesPresent`]: more receives are queued than that.
+    /// [`VerbError::ReceivesPresent`]: more than `depth` receives are queued.
     pub(crate) fn resize(&mut self, depth: u32) -> Result<(), VerbError> {
         if self.posted.len() > depth as usize {
             return Err(VerbError::ReceivesPresent);
@@ -117,26 +117,26 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Sets a limit, which counts once there have been so many receives.
+    /// Sets a limit that is armed once this many receives are queued.
     pub(crate) fn limit_once_filled(&mut self, limit: u32) {
         self.limit = limit;
         self.watch = if limit > 0 { Watch::OnceFilled } else { Watch::Off };
     }
 
-    /// Sets a limit, which counts from now on: with fewer receives the consumer is told at once. 0: none.
+    /// Sets and arms a limit. With fewer receives the consumer is notified at once. 0: none.
     pub(crate) fn arm(&mut self, limit: u32) {
         self.limit = limit;
         self.watch = if limit > 0 { Watch::Armed } else { Watch::Off };
-        self.look();
+        self.check_limit();
     }
 
-    fn look(&mut self) {
+    fn check_limit(&mut self) {
         if self.watch == Watch::Armed && self.posted.len() < self.limit as usize {
             self.watch = Watch::Due;
         }
     }
 
-    /// Returns once whether the consumer is to be told that the limit is reached.
+    /// Returns true, once, if the notification of the limit is due.
     #[inline]
     pub(crate) fn take_due(&mut self) -> bool {
         let is_due = self.watch == Watch::Due;
@@ -146,8 +146,8 @@ impl ReceiveQueue {
         is_due
     }
 
-    /// Returns whether nothing more can be posted while `taken` receives are not complete. Those count, or more
-    /// completions could be due than the completion queue holds.
+    /// Returns true if no receive can be posted while `taken` receives are not complete. Taken receives count, because
+    /// otherwise the completion queue could overrun.
     pub(crate) fn is_full(&self, taken: usize) -> bool {
         self.posted.len() + taken >= self.depth as usize
     }
@@ -160,11 +160,11 @@ impl ReceiveQueue {
         }
     }
 
-    /// Moves the oldest receive into `receive`. Returns whether there was one.
+    /// Moves the oldest receive into `receive`. Returns true if there was one.
     #[inline]
     pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {
         let Some(Posted { context, length, sges }) = self.posted.pop_front() else { return false };
-        self.look();
+        self.check_limit();
         receive.context = context;
         receive.length = length;
         receive.sges.clear();
@@ -181,7 +181,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Removes the oldest receive, which nothing will be received into. Returns its context.
+    /// Removes the oldest receive without a message. Returns its context.
     pub(crate) fn discard(&mut self) -> Option<u64> {
         let Posted { context, sges, .. } = self.posted.pop_front()?;
         self.sges.pop(sges);
@@ -199,8 +199,8 @@ mod tests {
         Sge { address, length, token: 0 }
     }
 
-    // Receives are taken in order, each with its own entries; a piece of a receive with one entry is found without
-    // cutting lists, and is the same piece.
+    // Receives are taken in order, each with its own entries. The fast path for a receive with one entry finds the same
+    // piece as the list.
     #[test]
     fn receives_are_taken_in_order() {
         let mut queue = ReceiveQueue::new(2);
@@ -218,7 +218,7 @@ mod tests {
             let pieces: Vec<_> = receive.pieces(offset, length).collect();
             assert_eq!(piece.into_iter().collect::<Vec<_>>(), pieces);
         }
-        assert_eq!(receive.single_piece(9, 2), None, "more than there is");
+        assert_eq!(receive.single_piece(9, 2), None, "beyond the end");
         assert_eq!(receive.single_piece(u32::MAX, 2), None);
         assert!(queue.take(&mut receive));
         assert_eq!(receive.context, 2);
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(receive.pieces(3, 2).collect::<Vec<_>>(), vec![sge(103, 1), sge(200, 1)]);
     }
 
-    // NDK-SRQ-2, -3: one event for each limit that was set; one from the creation counts once the queue was filled.
+    // NDK-SRQ-2, -3: one event for each limit set. A limit set at creation is armed once the queue was filled.
     #[test]
     fn limits() {
         let mut queue = ReceiveQueue::new(8);
@@ -234,7 +234,7 @@ mod tests {
         queue.limit_once_filled(2);
         queue.push(1, 0, &[]);
         assert!(queue.take(&mut receive));
-        assert!(!queue.take_due(), "there have not been two");
+        assert!(!queue.take_due(), "two were never queued");
         (2..=4).for_each(|context| queue.push(context, 0, &[]));
         assert_eq!(queue.armed_limit(), 2);
         assert!(queue.take(&mut receive));
@@ -255,14 +255,14 @@ mod tests {
         queue.arm(1);
         queue.arm(0);
         assert!(queue.take(&mut receive));
-        assert!(!queue.take_due(), "there is no limit any more");
+        assert!(!queue.take_due(), "the limit was cleared");
         (7..=8).for_each(|context| queue.push(context, 0, &[]));
         assert_eq!(queue.resize(1), Err(VerbError::ReceivesPresent));
         assert_eq!(queue.resize(2), Ok(()));
         assert!(queue.is_full(0));
     }
 
-    // A receive that is discarded leaves with its entries: those of later ones are their own.
+    // A discarded receive is removed with its entries. Later receives keep their own.
     #[test]
     fn receives_are_discarded_in_order() {
         let mut queue = ReceiveQueue::new(4);

@@ -1,7 +1,7 @@
-//! The send queue: requests that were posted and are not completed.
+//! Send queue: requests that were posted and are not completed.
 //!
-//! Requests have serial numbers, counted from 0 per queue, so that a list of FPDUs can say "everything before serial n
-//! is in here" with one number.
+//! Requests have serial numbers, counted from 0 per queue. So one number records that a list of FPDUs contains
+//! everything before serial n.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
@@ -18,18 +18,18 @@ use crate::{
     rnic::{objects::id::CqId, status::WcStatus},
 };
 
-/// The progress of a request.
+/// Progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// Not begun, or partly handed to TCP.
+    /// Not started, or partly passed to TCP.
     Queued,
-    /// All of it is with TCP; waits for the acknowledgement, or for the read response.
+    /// Completely passed to TCP; waits for the acknowledgement, or for the response of the peer.
     Sent,
-    /// Outcome known; completes when everything before it has.
+    /// Outcome known; completes after all earlier requests.
     Done(WcStatus),
 }
 
-/// A request of the send queue.
+/// Request of the send queue.
 #[derive(Debug)]
 pub(crate) struct WorkRequest {
     pub(crate) context: u64,
@@ -38,15 +38,15 @@ pub(crate) struct WorkRequest {
     pub(crate) progress: Progress,
     /// Bytes over all entries.
     pub(crate) length: u32,
-    /// For a send or immediate data: its MSN. For a read or an atomic: its MSN on queue 1. Known once begun.
+    /// MSN of a Send or immediate data; MSN on queue 1 of a Read or an atomic. Valid once the request has started.
     pub(crate) msn: u32,
-    /// The error for the completion.
+    /// Error for the completion.
     pub(crate) error: Option<ErrorNumber>,
     memory: Memory,
 }
 
 impl WorkRequest {
-    /// The data, if the post has captured it.
+    /// Captured data of the request, if the post captured it.
     pub(crate) const fn captured(&self) -> Option<&Bytes> {
         match &self.memory {
             Memory::Captured(data) => Some(data),
@@ -54,7 +54,7 @@ impl WorkRequest {
         }
     }
 
-    /// The entry, if there is one only.
+    /// Returns the entry, if there is exactly one.
     pub(crate) const fn single(&self) -> Option<Sge> {
         match self.memory {
             Memory::Listed(Entries::One([sge])) => Some(sge),
@@ -70,7 +70,7 @@ impl WorkRequest {
     }
 }
 
-/// The memory of a request.
+/// Memory of a request.
 #[derive(Debug)]
 enum Memory {
     /// Data captured by the post.
@@ -78,16 +78,16 @@ enum Memory {
     Listed(Entries),
 }
 
-/// The send queue.
+/// Queue of the requests of the send side.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     pub(crate) cq: CqId,
     depth: u32,
     requests: VecDeque<WorkRequest>,
-    /// How many of them are parts of the one behind: the depth does not count them.
+    /// Requests that are the first part of the next one. They do not count for the depth.
     parts: usize,
     sges: SgeRing,
-    /// Operands of the atomics that are queued.
+    /// Operands of the queued atomics.
     operands: VecDeque<AtomicOperation>,
     /// Serial of the front request.
     base: u64,
@@ -112,7 +112,7 @@ impl SendQueue {
         }
     }
 
-    /// Requests that can be posted.
+    /// Count of requests that can be posted.
     pub(crate) fn room(&self) -> usize {
         (self.depth as usize).saturating_sub(self.requests.len() - self.parts)
     }
@@ -125,7 +125,7 @@ impl SendQueue {
         self.requests.is_empty()
     }
 
-    /// Adds a request that works on the memory of `sges`.
+    /// Adds a request for the memory of `sges`.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -139,7 +139,7 @@ impl SendQueue {
         self.push_any(context, flags, kind, length, memory);
     }
 
-    /// Adds an atomic whose outcome goes to `sges`, one entry.
+    /// Adds an atomic that stores its result in `sges`, one entry.
     pub(crate) fn push_atomic(
         &mut self,
         context: u64,
@@ -153,17 +153,17 @@ impl SendQueue {
         self.push(context, flags, kind, ATOMIC_TARGET_OCTETS, sges);
     }
 
-    /// The operands of the next request, an atomic that begins.
+    /// Removes and returns the operands of the next request, an atomic that starts.
     pub(crate) fn take_operands(&mut self) -> Option<AtomicOperation> {
         self.operands.pop_front()
     }
 
-    /// No atomic that is queued will begin.
+    /// Drops the operands of all queued atomics: none of them will start.
     pub(crate) fn drop_operands(&mut self) {
         self.operands.clear();
     }
 
-    /// Adds a request whose data the post has captured.
+    /// Adds a request whose data the post captured.
     pub(crate) fn push_captured(
         &mut self,
         context: u64,
@@ -191,7 +191,7 @@ impl SendQueue {
         self.requests.push_back(request);
     }
 
-    /// The request that was pushed last will not begin: its outcome is known.
+    /// Sets the outcome of the last request, which will not start.
     pub(crate) fn finish_last(&mut self, status: WcStatus) {
         let Some(last) = self.requests.back_mut() else { return };
         last.progress = Progress::Done(status);
@@ -200,12 +200,12 @@ impl SendQueue {
         }
     }
 
-    /// Serial of the first request that is not completely with TCP.
+    /// Serial of the first request that is not completely passed to TCP.
     pub(crate) const fn next_serial(&self) -> u64 {
         self.next
     }
 
-    /// That request.
+    /// First request that is not completely passed to TCP.
     #[inline]
     pub(crate) fn next_mut(&mut self) -> Option<&mut WorkRequest> {
         self.get_mut(self.next)
@@ -223,19 +223,19 @@ impl SendQueue {
         self.requests.get_mut(index as usize)
     }
 
-    /// The data of request `serial`, if the post has captured it.
+    /// Captured data of request `serial`, if the post captured it.
     #[inline]
     pub(crate) fn captured(&self, serial: u64) -> Option<&Bytes> {
         self.get(serial)?.captured()
     }
 
-    /// The entries of request `serial`.
+    /// Entries of request `serial`.
     #[inline]
     pub(crate) fn sges(&self, serial: u64) -> impl Iterator<Item = Sge> {
         self.sges.get(self.get(serial).and_then(WorkRequest::entries))
     }
 
-    /// The next request has left the queued state.
+    /// Moves the next request out of the queued state.
     #[inline]
     pub(crate) fn advance(&mut self, progress: Progress) {
         debug_assert_ne!(progress, Progress::Queued);
@@ -245,9 +245,9 @@ impl SendQueue {
         }
     }
 
-    /// Everything handed to TCP before request `end` is acknowledged: sends and writes are done.
+    /// Completes the Sends and Writes before request `end`: all data passed to TCP before it is acknowledged.
     pub(crate) fn acknowledge(&mut self, end: u64) {
-        // All was done when TCP had it.
+        // Fast path: every request was done when it was passed to TCP.
         if self.requests.is_empty() {
             self.acknowledged = self.acknowledged.max(end);
             return;
@@ -260,22 +260,22 @@ impl SendQueue {
         self.acknowledged = self.acknowledged.max(end);
     }
 
-    /// Places of the requests before `end` that no acknowledgement has covered yet.
+    /// Indexes of the requests before `end` that no acknowledgement has covered yet.
     fn unacknowledged(&self, end: u64) -> Range<usize> {
         let place =
             |serial: u64| serial.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
         place(self.acknowledged.min(end))..place(end)
     }
 
-    /// Returns whether a Send or Write before request `end` waits for its acknowledgement.
+    /// Returns true if a Send or Write before request `end` waits for its acknowledgement.
     pub(crate) fn awaits_acknowledgement(&self, end: u64) -> bool {
         self.requests
             .range(self.unacknowledged(end))
             .any(|request| request.progress == Progress::Sent && !request.kind.awaits_response())
     }
 
-    /// The first request from the front that has begun, is not done, and that `matches`. The first
-    /// queued one has begun if `is_cutting`.
+    /// Returns the oldest request that has started, is not done, and `matches`. The first queued request has started if
+    /// `is_cutting`.
     pub(crate) fn find_begun(
         &mut self,
         is_cutting: bool,
@@ -288,21 +288,21 @@ impl SendQueue {
             .find(|request| !matches!(request.progress, Progress::Done(_)) && matches(request))
     }
 
-    /// The front request with its outcome, if that is known: completions are in order (NDK-WR-6).
+    /// Returns the front request with its outcome, if the outcome is known: completions are in order (NDK-WR-6).
     pub(crate) fn front_done(&self) -> Option<(&WorkRequest, WcStatus)> {
         let request = self.requests.front()?;
         let Progress::Done(status) = request.progress else { return None };
         Some((request, status))
     }
 
-    /// The front request, whatever its progress.
+    /// Removes and returns the front request, regardless of its progress.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<WorkRequest> {
         self.release_front()?;
         self.requests.pop_front()
     }
 
-    /// As [`SendQueue::pop`], of a request that nobody needs any more.
+    /// As [`SendQueue::pop`], without returning the request.
     #[inline]
     pub(crate) fn discard_front(&mut self) {
         if self.release_front().is_some() {
@@ -310,7 +310,7 @@ impl SendQueue {
         }
     }
 
-    /// The front request goes: so do its entries and its serial.
+    /// Releases the entries and the serial of the front request.
     #[inline]
     fn release_front(&mut self) -> Option<()> {
         let request = self.requests.front()?;
@@ -346,8 +346,8 @@ mod tests {
     }
 
     proptest! {
-        // Each request has its own entries, none, one or a list, however the ring beside the queue has turned; one
-        // whose data was captured has none.
+        // Each request keeps its own entries (none, one or a list), at any position of the ring. A request with
+        // captured data has none.
         #[test]
         fn requests_keep_their_entries(counts in prop::collection::vec(0_usize..6, 1..60)) {
             let mut queue = SendQueue::new(test_cq(), 8);
@@ -377,7 +377,7 @@ mod tests {
         }
     }
 
-    // NDK-WR-6, NDK-WR-7: a read that waits holds back what was posted later, and nothing else does.
+    // NDK-WR-6, NDK-WR-7: only a pending Read delays the completion of later requests.
     #[test]
     fn completions_are_in_order() {
         let mut queue = SendQueue::new(test_cq(), 4);
@@ -399,7 +399,7 @@ mod tests {
             context
         };
         assert_eq!(pop_done(&mut queue), Some(0));
-        assert_eq!(pop_done(&mut queue), None, "the read's response has not come");
+        assert_eq!(pop_done(&mut queue), None, "the Read Response has not arrived");
         queue.get_mut(1).unwrap().progress = Progress::Done(WcStatus::Success);
         assert_eq!(pop_done(&mut queue), Some(1));
         assert_eq!(pop_done(&mut queue), Some(2));

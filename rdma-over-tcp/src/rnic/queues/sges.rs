@@ -1,7 +1,7 @@
-//! Scatter/gather lists of the requests of a queue.
+//! Scatter/gather lists of a queue's requests.
 //!
-//! The entries lie in one ring per queue beside the requests, because both are taken in order: posting allocates
-//! nothing in steady state.
+//! The entries are stored in one ring per queue, in the order of the requests. So posting allocates no memory in steady
+//! state.
 
 use alloc::collections::VecDeque;
 
@@ -13,18 +13,18 @@ use crate::{
     rnic::status::VerbError,
 };
 
-/// The entries of a request. Most have one, which lies in the request itself.
+/// Entries of a request. Most requests have one, which is stored in the request itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entries {
     One([Sge; 1]),
-    /// So many of the ring, from this serial on.
+    /// `count` entries of the ring, starting at serial `first`.
     InRing {
         first: u64,
         count: u32,
     },
 }
 
-/// Scatter/gather entries of a queue's requests, in order.
+/// Ring of the scatter/gather entries of a queue's requests, in order.
 #[derive(Debug, Default)]
 pub(crate) struct SgeRing {
     entries: VecDeque<Sge>,
@@ -43,7 +43,7 @@ impl SgeRing {
         Entries::InRing { first, count: sges.len() as u32 }
     }
 
-    /// The entries of a request, if there is one.
+    /// Returns the entries of a request; none without a request.
     #[inline]
     pub(crate) fn get<'a>(&'a self, entries: Option<&'a Entries>) -> impl Iterator<Item = Sge> {
         let (front, back) = match entries {
@@ -54,7 +54,7 @@ impl SgeRing {
         front.iter().chain(back).copied()
     }
 
-    /// The ring wraps anywhere.
+    /// Entries of the ring as two slices: the ring may wrap at any position.
     pub(crate) fn in_ring(&self, first: u64, count: u32) -> (&[Sge], &[Sge]) {
         let (front, back) = self.entries.as_slices();
         let start = (first - self.base) as usize;
@@ -64,7 +64,7 @@ impl SgeRing {
         (&front[start.min(seam)..end.min(seam)], &back[part(start)..part(end)])
     }
 
-    /// Drops the entries of the front request.
+    /// Removes the entries of the front request.
     #[inline]
     pub(crate) fn pop(&mut self, entries: Entries) {
         if let Entries::InRing { first, count } = entries {
@@ -75,7 +75,7 @@ impl SgeRing {
     }
 }
 
-/// Cuts `length` bytes from byte `offset` on out of a list of entries; empty pieces are left out.
+/// Returns the pieces of a list that hold `length` bytes from byte `offset` on. Empty pieces are omitted.
 pub(crate) fn pieces(
     sges: impl Iterator<Item = Sge>,
     offset: u32,
@@ -92,7 +92,7 @@ pub(crate) fn pieces(
     .filter(|piece| piece.length > 0)
 }
 
-/// Bytes over all entries, if the list is within the limits of the queue pair.
+/// Returns the bytes over all entries, if the list is within the limits of the queue pair.
 ///
 /// # Errors
 /// [`VerbError::TooManySges`]: too many entries; [`VerbError::TooLong`]: too many bytes.
@@ -105,7 +105,7 @@ pub(crate) fn total_length(sges: &[Sge], sges_max: u32, bytes_max: u32) -> Resul
     u32::try_from(total).ok().filter(|total| *total <= bytes_max).ok_or(VerbError::TooLong)
 }
 
-/// Bytes of inline data, if they are within the limit of the queue pair.
+/// Returns the bytes of inline data, if they are within the limit of the queue pair.
 ///
 /// # Errors
 /// [`VerbError::InlineTooLong`]: more than `bytes_max`.
@@ -119,7 +119,7 @@ pub(crate) fn inline_length(
     total.filter(|total| *total <= bytes_max).ok_or(VerbError::InlineTooLong)
 }
 
-/// Copies inline data together (NDK-INL-1), into memory that is used again.
+/// Copies inline data into one reused buffer (NDK-INL-1).
 pub(crate) fn capture(memory: &mut Slab, parts: &[impl Source + Copy]) -> Bytes {
     let total: usize = parts.iter().map(Source::octets).sum();
     if memory.room() < total {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        // Cutting a list in any pieces gives the same bytes as the list.
+        // Any partition of a list into pieces gives the same bytes as the list.
         #[test]
         fn pieces_cover_the_list(
             lengths in prop::collection::vec(0_u32..20, 0..6),

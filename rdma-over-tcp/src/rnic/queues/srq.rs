@@ -1,9 +1,10 @@
-//! Shared receive queues: receives that the messages of several queue pairs take.
+//! Shared receive queues: receives shared by several queue pairs.
 //!
-//! A message takes the oldest receive when its first segment arrives, on whatever connection, and its completion goes
-//! to the completion queue of that queue pair. DDP's message numbers stay those of the connection. A message that finds
-//! no receive ends its connection, as on a queue pair's own queue (RFC 5041 §7.2), and no other; or it waits
-//! ([`Config::receive_wait`](crate::rnic::Config)), and as a rule the connection that has waited longest takes the next
+//! A message of any connection takes the oldest receive when its first segment arrives. Its completion is added to the
+//! completion queue of that queue pair. DDP message numbers remain per connection. A message without a receive ends its
+//! own connection only, as on a queue pair's own queue (RFC 5041 §7.2). With
+//! [`Config::receive_wait`](crate::rnic::Config) it waits instead; in general the connection that has waited longest
+//! takes the next receive.
 //! receive.
 
 use alloc::sync::Arc;
@@ -14,45 +15,45 @@ use crate::rnic::objects::{
     lifetime::Life,
 };
 
-/// What a shared receive queue tells its consumer.
+/// Asynchronous event of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SrqEvent {
-    /// Fewer receives are queued than the limit. Told once for each limit that was set.
+    /// Fewer receives are queued than the limit. Reported once for each limit set.
     LimitReached,
-    /// The device is gone, and with it every queue pair of the queue. Told once.
+    /// The device was lost, and with it every queue pair of the queue. Reported once.
     DeviceLost,
 }
 
-/// Called when a shared receive queue has something to tell. Called when no lock is held; it must not keep the adapter
-/// alive, or the two hold each other.
+/// Callback for the events of a shared receive queue. Called with no lock held. It must not own the adapter, because
+/// that would be a reference cycle.
 pub type SrqNotification = Arc<dyn Fn(SrqEvent) + Send + Sync>;
 
-/// What a shared receive queue is to be.
+/// Creation attributes of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqConfig {
-    /// Receives queued, up to [`Limits::srq_depth_max`](crate::rnic::Limits). Those that a message is arriving for do
-    /// not count.
+    /// Maximum number of queued receives, up to [`Limits::srq_depth_max`](crate::rnic::Limits). Receives taken by a
+    /// message in progress do not count.
     pub depth: u32,
     /// Scatter/gather entries of a receive.
     pub max_receive_request_sge: u32,
-    /// The first limit, which counts once so many receives are queued; 0: none.
+    /// Initial limit, armed once this many receives are queued; 0: none.
     pub limit: u32,
 }
 
-/// A shared receive queue as it is.
+/// Current attributes of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqAttributes {
-    /// Receives that it takes.
+    /// Maximum number of queued receives.
     pub depth: u32,
     /// Scatter/gather entries of a receive.
     pub max_receive_request_sge: u32,
-    /// The limit, unless it was reached; 0: none.
+    /// Armed limit; 0: none.
     pub limit: u32,
     /// Receives queued.
     pub posted: u32,
 }
 
-/// A shared receive queue.
+/// Shared receive queue.
 pub(crate) struct Srq {
     pub(crate) life: Life,
     pub(crate) pd: PdId,

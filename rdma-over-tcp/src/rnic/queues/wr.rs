@@ -1,4 +1,4 @@
-//! Work requests, as consumers post them.
+//! Work requests as posted by consumers.
 
 use alloc::boxed::Box;
 use core::ops::BitOr;
@@ -18,27 +18,27 @@ use crate::{
     },
 };
 
-/// A scatter/gather entry: a piece of registered memory.
+/// Scatter/gather entry: a range of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sge {
     /// Virtual address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Local token of the region.
     pub token: u32,
 }
 
-/// The data of a send or write.
+/// Data of a Send or Write.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// Registered memory, read where it lies until the request completes.
+    /// Registered memory, read in place until the request completes.
     Registered(&'a [Sge]),
     /// Any memory, captured before the post returns (NDK-INL-1).
     Inline(&'a [&'a [u8]]),
-    /// The same of memory that others may write meanwhile: parts of registered buffers
-    /// ([`RegisteredBuffer::part`](crate::rnic::RegisteredBuffer::part)), or of a consumer's memory that is known by
-    /// its addresses alone. No token is looked at (NDK-SGE-2).
+    /// Inline data in memory that the application may write concurrently: parts of registered buffers
+    /// ([`RegisteredBuffer::part`](crate::rnic::RegisteredBuffer::part)), or consumer memory given by address only.
+    /// Tokens are ignored (NDK-SGE-2).
     InlineSges(&'a [SharedSlice<'a>]),
 }
 
@@ -52,33 +52,33 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Memory at an address that is covered by a token, as interfaces have them.
+    /// Memory at this address, covered by this token, in the form that interfaces use.
     #[must_use]
     pub const fn new(address: u64, token: u32) -> Self {
         Self { stag: Stag(token), offset: TaggedOffset(address) }
     }
 }
 
-/// Options of a request of the send queue.
+/// Flags of a send queue request.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WrFlags(pub(crate) u8);
 
 impl WrFlags {
-    /// No option.
+    /// No flags.
     pub const NONE: Self = Self(0);
-    /// A success gives no completion.
+    /// A successful request generates no completion.
     pub const SILENT: Self = Self(1);
-    /// Begins when all earlier Reads and atomics are done.
+    /// Starts after all earlier Reads and atomics are done.
     pub const READ_FENCE: Self = Self(2);
     /// The peer's completion is a solicited event.
     pub const SOLICITED: Self = Self(4);
-    /// More requests follow at once: nothing needs to be sent yet.
+    /// More requests follow at once: no data has to be sent yet.
     pub const DEFER: Self = Self(8);
 
-    /// The front part of the request behind it, which completes for both.
+    /// First part of the next request, which completes for both.
     pub(crate) const PART: Self = Self(16);
 
-    /// Returns whether these include all options of `other`.
+    /// Returns true if all flags of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -96,47 +96,46 @@ impl BitOr for WrFlags {
 /// Operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// A Send.
+    /// Send.
     Send {
-        /// An STag of the peer's that is invalid before the peer's receive completes.
+        /// STag of the peer, invalidated before the peer's receive completes.
         invalidate: Option<Stag>,
     },
-    /// An RDMA Write.
+    /// RDMA Write.
     Write {
-        /// The first byte of the target.
+        /// First byte of the target.
         to: Remote,
     },
-    /// An RDMA Read. Beyond the outbound read limit it waits its turn.
+    /// RDMA Read. It is queued while the outbound read limit is reached.
     Read {
-        /// The first byte of the source.
+        /// First byte of the source.
         from: Remote,
-        /// A success invalidates the token of the sink's first entry.
+        /// True if success invalidates the token of the sink's first entry.
         invalidate_sink: bool,
     },
-    /// An atomic of RFC 7306. Its data are one entry of eight bytes, which receives the target's value before it, as a
-    /// number of the machine's.
+    /// Atomic operation of RFC 7306. Its data is one entry of eight bytes, which receives the original value of the
+    /// target in the byte order of the machine.
     Atomic {
-        /// The target.
+        /// Memory to operate on.
         target: Remote,
-        /// Operands.
+        /// Operation and operands.
         operation: AtomicOperation,
     },
     /// Immediate data (RFC 7306), without other data.
     Immediate {
-        /// In the order of the message.
+        /// Data in message order.
         data: [u8; IMMEDIATE_OCTETS],
     },
-    /// An RDMA Write with immediate data after it: one request, with one place in the queue and one completion, and two
-    /// messages.
+    /// RDMA Write followed by immediate data: one request with one queue entry and one completion, and two messages.
     WriteImmediate {
-        /// The first byte of the target.
+        /// First byte of the target.
         to: Remote,
-        /// In the order of the message.
+        /// Data in message order.
         data: [u8; IMMEDIATE_OCTETS],
     },
 }
 
-/// Kind of a work queue element: one message, or a local operation. An [`Operation`] becomes one or two elements.
+/// Kind of a work queue element: one message, or a local operation. An [`Operation`] is one or two elements.
 #[derive(Debug)]
 pub(crate) enum WqeKind {
     Send {
@@ -159,7 +158,7 @@ pub(crate) enum WqeKind {
     Bind {
         prepared: Box<PreparedBind>,
     },
-    /// Its operands are in the send queue: few requests have any.
+    /// The operands are in the send queue, because few requests have any.
     Atomic {
         target: Remote,
         opcode: WcOpcode,
@@ -191,7 +190,7 @@ impl WqeKind {
         }
     }
 
-    /// Returns whether it is done when the peer has answered, not when its bytes are acknowledged.
+    /// Returns true if it completes with the peer's response, not with the acknowledgement of its bytes.
     pub(crate) const fn awaits_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }

@@ -1,41 +1,41 @@
-//! More messages for a peer that may have overlooked the first.
+//! Additional messages for a peer that may not have processed the first FPDU.
 //!
-//! Linux siw sends its Reply before it watches its socket, so it does not notice an FPDU that arrives meanwhile: the
-//! octets lie there until more come. An initiator that has sent its first FPDU, be it the RTR, and has received
-//! nothing for [`Config::nudge_timeout`] therefore sends a zero-length Write, without a completion, and another one
-//! whenever it has waited twice as long again, [`NUDGES_MAX`] of them: how long the peer needs to accept is its
-//! machine's affair. A disconnect sends none: the FIN does as well.
+//! Linux siw sends its Reply before it monitors its socket, so it does not process an FPDU that arrives in between
+//! until more data arrives. An initiator that has received nothing within [`Config::nudge_timeout`] after its first
+//! FPDU, which may be the RTR, therefore sends a zero-length Write. It gives no completion. Further ones follow, each
+//! after twice the previous interval, up to [`NUDGES_MAX`] in total, because the peer's accept may take any time. A
+//! disconnect needs none: its FIN has the same effect.
 //!
 //! [`Config::nudge_timeout`]: crate::rnic::Config::nudge_timeout
 
 use crate::mpa::startup::{Enhanced, Negotiated, Role, RtrKind};
 
-/// Zero-length Writes that a connection sends to a peer that stays silent.
+/// Maximum number of zero-length Writes to a peer that sends no data.
 pub(super) const NUDGES_MAX: u32 = 6;
 
-/// The nudges of a connection.
+/// State of a connection's nudges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Nudge {
-    /// None is needed, or allowed, or all are sent.
+    /// No nudge is needed or allowed, or all were sent.
     Never,
     /// The first FPDU has not been sent.
     Waiting,
-    /// The stream's deadline is that of the next one, behind `sent` others.
+    /// The stream's deadline is that of the next nudge, after `sent` earlier ones.
     Armed { sent: u32 },
 }
 
 impl Nudge {
-    /// A responder must not send first (MPA-7.1.2-10), and its peer listens. In the peer-to-peer model the peer has to
-    /// have named the zero-length Write among what it understands; in the client-server model, and to a peer without
-    /// enhanced data, it is a Write as any other (RDM-5.1-3), but not the first message. It takes nothing of IRD and
-    /// ORD, and no receive.
+    /// Only an initiator nudges: a responder must not send first (MPA-7.1.2-10), and its peer processes incoming data.
+    /// In the peer-to-peer model the peer must have offered the zero-length Write as RTR. In the client-server model,
+    /// and for a peer without enhanced data, it is an ordinary Write (RDM-5.1-3) that is not the first message. It uses
+    /// neither IRD nor ORD, and no receive.
     pub(super) fn new(negotiated: &Negotiated, peer: Option<&Enhanced>) -> Self {
-        let knows_write = match negotiated.rtr {
+        let supports_write = match negotiated.rtr {
             None | Some(RtrKind::Write) => true,
             Some(RtrKind::Send | RtrKind::Read) => peer.is_some_and(|peer| peer.rtr.write),
         };
         match negotiated.role {
-            Role::Initiator if knows_write => Self::Waiting,
+            Role::Initiator if supports_write => Self::Waiting,
             Role::Initiator | Role::Responder => Self::Never,
         }
     }

@@ -1,4 +1,4 @@
-//! The wait of a message for its receive: see [`waiting`](super::waiting).
+//! Wait of a message for its receive: see [`waiting`](super::waiting).
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::rnic::{config::Config, objects::id::QpId, tables::Objects, transport::LlpStream};
 
-/// Octets kept of a stream whose transport cannot refuse any.
+/// Maximum number of octets kept for a transport that cannot be refused.
 const OCTETS_MAX: usize = 1 << 20;
 
 impl Stream {
-    /// Has a message wait; or fails, where none may.
+    /// Starts the wait of a message, or fails the stream if waiting is not permitted.
     #[cold]
     pub(super) fn wait_for_receive(
         &mut self,
@@ -35,23 +35,23 @@ impl Stream {
         self.waiting = Some(Box::new(Waiting {
             ulpdu,
             failure,
-            behind: Vec::new(),
+            later_octets: Vec::new(),
             is_peer_closed: false,
             until,
             is_due: false,
         }));
     }
 
-    /// Keeps octets behind the message that waits: the transport does not.
-    pub(super) fn keep_behind(&mut self, octets: &[u8]) {
+    /// Keeps octets that follow the waiting message, for a transport that does not keep them.
+    pub(super) fn keep_later_octets(&mut self, octets: &[u8]) {
         if let Some(waiting) = &mut self.waiting {
-            waiting.behind.extend_from_slice(octets);
+            waiting.later_octets.extend_from_slice(octets);
         }
     }
 
-    /// Octets have come while a message waits. Returns how many of them are taken.
+    /// Processes octets that arrive while a message waits. Returns the count of accepted octets.
     #[cold]
-    pub(super) fn receive_behind<T: LlpStream>(
+    pub(super) fn receive_while_waiting<T: LlpStream>(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -61,20 +61,20 @@ impl Stream {
         if T::MAY_REFUSE {
             return 0;
         }
-        self.keep_behind(data);
+        self.keep_later_octets(data);
         self.act(objects, config, io);
         data.len()
     }
 
-    /// Notes the end of the peer's stream, if a message waits. Returns whether one does.
-    pub(super) fn closes_behind(&mut self) -> bool {
+    /// Records the end of the peer's stream if a message waits. Returns true if one waits.
+    pub(super) fn defer_peer_close(&mut self) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| {
             waiting.is_peer_closed = true;
             true
         })
     }
 
-    /// The deadline of a message that waits has passed. Returns whether one does.
+    /// Records the expiry of the deadline if a message waits. Returns true if one waits.
     pub(super) fn expire_waiting(&mut self) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| {
             waiting.is_due = true;
@@ -82,7 +82,7 @@ impl Stream {
         })
     }
 
-    /// Takes the message that waits, if there is a receive for it now, and what came behind it; or ends the wait.
+    /// Processes the waiting message if a receive is available, and the octets after it; or ends the wait.
     #[cold]
     pub(super) fn end_wait<T: LlpStream>(
         &mut self,
@@ -92,10 +92,10 @@ impl Stream {
     ) {
         let Some(mut waiting) = self.waiting.take() else { return };
         let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
-            // Nobody is interested any more.
+            // Connector and queue pair are detached.
             return io.resume_receive();
         };
-        let is_over = io.now() >= waiting.until || waiting.behind.len() > OCTETS_MAX;
+        let is_over = io.now() >= waiting.until || waiting.later_octets.len() > OCTETS_MAX;
         if is_over || self.ending != Ending::Not {
             self.fail(objects, config, io, *waiting.failure);
             return io.resume_receive();
@@ -104,7 +104,7 @@ impl Stream {
         match take(receiver, objects, qp, transmitter, &waiting.ulpdu) {
             Ok(true) => {}
             Ok(false) => {
-                // It is of a shared queue, and another queue pair has taken it.
+                // Another queue pair has taken the receive of the shared queue.
                 objects.await_receive(qp);
                 if core::mem::take(&mut waiting.is_due) {
                     if let Some(connector) = self.connector
@@ -122,9 +122,9 @@ impl Stream {
         if self.ending == Ending::Not {
             self.deadline = None;
         }
-        let mut behind = &waiting.behind[..];
-        self.receive_fpdus(objects, config, io, &mut behind);
-        self.keep_behind(behind);
+        let mut rest = &waiting.later_octets[..];
+        self.receive_fpdus(objects, config, io, &mut rest);
+        self.keep_later_octets(rest);
         match &mut self.waiting {
             Some(again) => again.is_peer_closed = waiting.is_peer_closed,
             None if waiting.is_peer_closed => self.peer_closed(objects, config, io),
@@ -133,7 +133,7 @@ impl Stream {
     }
 }
 
-/// Handles the segment once more. Returns whether there was a receive for it.
+/// Processes the segment again. Returns true if there was a receive for it.
 fn take(
     receiver: &mut Receiver,
     objects: &mut Objects,

@@ -1,4 +1,4 @@
-//! Errors that this side finds in a stream.
+//! Errors of a stream that were detected locally.
 
 use crate::{
     error::{EndReason, Truncation, WireError},
@@ -6,14 +6,14 @@ use crate::{
     rnic::status::WcStatus,
 };
 
-/// Why a stream fails.
+/// Failure of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
-    /// The Terminate for the peer.
+    /// Terminate for the peer.
     pub(super) terminate: Option<Terminate>,
-    /// The status of the receive in progress, if it is not Flushed.
+    /// Status of the receive in progress, if it is not Flushed.
     pub(super) receive_status: Option<WcStatus>,
-    /// The peer's FIN is the error.
+    /// Position of the peer's FIN, if the FIN is the error.
     pub(super) truncation: Option<Truncation>,
 }
 
@@ -22,19 +22,19 @@ impl Failure {
         Self { terminate: Some(terminate), receive_status: None, truncation: None }
     }
 
-    /// The peer may still read, so it is told (RDM-6.2.1-1).
+    /// The peer may still read, so it receives a Terminate (RDM-6.2.1-1).
     pub(super) const fn truncated(truncation: Truncation) -> Self {
         let terminate = Terminate::new(WireError::MpaConnectionLost);
         Self { truncation: Some(truncation), ..Self::new(terminate) }
     }
 
-    /// Returns whether a message has found no receive, and may wait for one.
+    /// Returns true if the failure is a message without a receive, which may wait for one.
     pub(super) fn is_without_receive(&self) -> bool {
         let error = self.terminate.map(|terminate| terminate.number);
         error == Some(WireError::UntaggedNoBuffer.number())
     }
 
-    /// The reason for the disconnect event.
+    /// Returns the reason for the disconnect event.
     pub(super) fn reason(&self) -> Option<EndReason> {
         let error = self.terminate.map(|terminate| EndReason::Found(terminate.number));
         self.truncation.map(EndReason::Truncated).or(error)

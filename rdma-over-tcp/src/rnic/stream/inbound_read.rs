@@ -1,4 +1,4 @@
-//! Reads and atomics of the peer, from their request to their response.
+//! Reads and atomics of the peer, from the request to the response.
 
 use core::sync::atomic::Ordering;
 
@@ -16,14 +16,14 @@ use crate::{
     },
 };
 
-/// A request of the peer that is answered in its turn.
+/// Request of the peer, answered in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum InboundRequest {
     Read(InboundRead),
     Atomic(InboundAtomic),
 }
 
-/// A Read of the peer, and the DDP header that it came with, for a Terminate.
+/// Read of the peer, with the DDP header of its request for a Terminate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InboundRead {
     pub(super) header: Option<HeaderCopy>,
@@ -31,7 +31,7 @@ pub(super) struct InboundRead {
 }
 
 impl InboundRead {
-    /// It cannot be answered any more; `sent` octets of the response have left.
+    /// Returns the failure of a Read that cannot be answered, after `sent` octets of the response.
     pub(super) fn failed(&self, error: WireError, sent: u32) -> Failure {
         let left = self.request.advanced(sent);
         Failure::new(match self.header {
@@ -41,7 +41,7 @@ impl InboundRead {
     }
 }
 
-/// An atomic of the peer, and the DDP header that it came with.
+/// Atomic of the peer, with the DDP header of its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InboundAtomic {
     pub(super) header: Option<HeaderCopy>,
@@ -49,7 +49,7 @@ pub(super) struct InboundAtomic {
 }
 
 impl InboundAtomic {
-    /// Checks the target: token, right and bounds, and that it is a word of memory (EXT-5.1-1).
+    /// Checks the target: token, right, bounds, and alignment (EXT-5.1-1).
     fn check<'a>(
         &self,
         user: User,
@@ -67,12 +67,12 @@ impl InboundAtomic {
         }
     }
 
-    /// The request has come: it is checked, and carried out when its turn comes.
+    /// Checks the request on arrival. It is executed when its response is due.
     pub(super) fn accept(&self, user: User, regions: &Regions) -> Result<(), WireError> {
         self.check(user, regions, &mut None).map(drop)
     }
 
-    /// Carries it out, if the peer still may (EXT-5-1, EXT-5.2.1-3).
+    /// Executes the atomic if the peer still has the right (EXT-5-1, EXT-5.2.1-3).
     pub(super) fn execute(
         &self,
         user: User,

@@ -1,19 +1,19 @@
-//! One connection, from its request to its release: MPA start-up, full operation, end.
+//! One connection from its request to its release: MPA start-up, full operation, end.
 //!
 //! ```text
 //! Opening -> AwaitReply ---------------------> Operating -> Ended
 //!         -> AwaitRequest -> Offered ---------^
 //! ```
-//! A stream outlives its connector and queue pair: after they have let go it only waits for the
-//! transport's Released. What a consumer asks for is noted here and done in the next call of the transport, which has
-//! a way into the connection; [`Stream::act`] ends every such call.
+//! A stream outlives its connector and queue pair: after they are detached it only waits for the transport's Released
+//! event. Requests of consumers are recorded here and executed in the next call of the transport, which has access to
+//! the connection. [`Stream::act`] ends every such call.
 
 mod accept_race;
 mod await_receive;
 mod failure;
 mod inbound_read;
+mod progress_limit;
 mod receive;
-mod silence;
 mod sizes;
 mod startup;
 mod teardown;
@@ -29,8 +29,8 @@ use offload_engine::time::Instant;
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
     accept_race::Nudge,
+    progress_limit::ProgressLimit,
     receive::{Received, Receiver},
-    silence::Silence,
     transmit::Transmitter,
     waiting::Waiting,
 };
@@ -54,27 +54,27 @@ use crate::{
 
 #[derive(Debug)]
 enum Phase {
-    /// The transport has not opened the stream. Active streams hold what they will ask for.
+    /// The transport has not opened the stream. Active streams contain the parameters of their Request.
     Opening(Option<Initiator>),
     AwaitReply(Initiator),
     AwaitRequest(Responder),
-    /// The consumer has been asked.
+    /// The connect event was delivered, and the consumer has not answered.
     Offered(Offer),
     Operating(Box<FullOperation>),
-    /// Nothing is received any more.
+    /// No more data is received.
     Ended,
 }
 
-/// The stage of a stream's end.
+/// Stage of a stream's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
     Not,
-    /// FIN when all that can be sent is with TCP (NDK-DISC-5).
+    /// FIN when all data that can be sent is passed to TCP (NDK-DISC-5).
     AfterData,
-    /// FIN behind what was posted.
+    /// FIN after the data already posted to the transport.
     Fin,
     Abort,
-    /// Asked for.
+    /// FIN or reset requested.
     Done,
 }
 
@@ -84,48 +84,48 @@ struct FullOperation {
     decoder: Decoder,
     receiver: Receiver,
     transmitter: Transmitter,
-    /// A responder holds its first FPDU until it has received one (RFC 5044 §7.1.2 rule 4); an
-    /// initiator until its consumer completes the connect.
+    /// True if FPDUs may be sent. A responder holds its first FPDU until it has received one (RFC 5044 §7.1.2 rule 4),
+    /// an initiator until its consumer completes the connect.
     may_send: bool,
     limits: ReadLimit,
-    /// The connector knows that the connection is there.
+    /// True if the connector was notified of the established connection.
     is_established: bool,
     nudge: Nudge,
 }
 
-/// A connection. One that is over holds no memory but this.
+/// State of one connection. After its end it holds no other memory.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) connector: Option<ConnectorId>,
     pub(crate) qp: Option<QpId>,
-    /// Of a passive stream that no connector stands for yet.
+    /// Listener of a passive stream that has no connector yet.
     pub(crate) listener: Option<ListenerId>,
-    /// Its number among those of a listener whose Request is not complete.
+    /// Listener and arrival number, while the Request is not complete.
     pub(crate) awaiting: Option<(ListenerId, ArrivalNumber)>,
-    /// Local and remote end, of a passive stream.
+    /// Local and remote address of a passive stream.
     pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
     phase: Phase,
-    /// The handshake is done: a call of the transport will come.
+    /// True if the handshake is done: a call of the transport will follow.
     pub(crate) is_established: bool,
     is_open: bool,
     own_limits: ReadLimits,
-    /// A start-up frame that came in pieces; at most one frame and one indication.
+    /// Octets of an incomplete start-up frame; at most one frame and one indication.
     startup_octets: Vec<u8>,
-    /// A start-up frame to be sent.
+    /// Start-up frame to send.
     frame: Option<Bytes>,
     ending: Ending,
-    /// This side has sent a Terminate, or disconnects with requests outstanding.
-    silence: Option<Silence>,
-    /// A message without a receive.
+    /// Progress limit of the peer, after a Terminate or a disconnect with requests outstanding.
+    progress_limit: Option<ProgressLimit>,
+    /// Message that waits for a receive.
     waiting: Option<Box<Waiting>>,
-    /// When [`Stream::expire`] is due.
+    /// Time at which [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
-    /// A kick is under way.
+    /// True if the stream is scheduled.
     pub(crate) is_kicked: bool,
-    /// Some of what was posted is left to the next poll.
-    pub(crate) is_left: bool,
-    /// Memory is wanted back that this stream may use.
+    /// True if posted requests are deferred to the next poll.
+    pub(crate) is_deferred: bool,
+    /// True if withdrawn memory, which this stream may use, has to be released.
     pub(crate) is_recalling: bool,
     pub(crate) history: History,
 }
@@ -162,7 +162,7 @@ impl Stream {
         stream
     }
 
-    /// A connection that nobody waits for: it is reset once the transport has opened it.
+    /// Creates a stream without listener or connector: it is reset when the transport has opened it.
     pub(crate) fn orphan(id: StreamId) -> Self {
         let mut stream = Self::new(id, Phase::Ended);
         stream.ending = Ending::Abort;
@@ -185,22 +185,22 @@ impl Stream {
             startup_octets: Vec::new(),
             frame: None,
             ending: Ending::Not,
-            silence: None,
+            progress_limit: None,
             waiting: None,
             deadline: None,
             is_kicked: false,
-            is_left: false,
+            is_deferred: false,
             is_recalling: false,
             history: History::default(),
         }
     }
 
-    /// The transport has opened the stream.
+    /// Returns true if the transport has opened the stream.
     pub(crate) const fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// In-order data. Returns how many octets are taken: all, but while a message waits for a receive.
+    /// Processes in-order data. Returns the count of accepted octets: all, unless a message waits for a receive.
     pub(crate) fn receive<T: LlpStream>(
         &mut self,
         objects: &mut Objects,
@@ -209,18 +209,18 @@ impl Stream {
         data: &[u8],
     ) -> usize {
         if self.waiting.is_some() {
-            return self.receive_behind(objects, config, io, data);
+            return self.receive_while_waiting(objects, config, io, data);
         }
         let mut rest: &[u8] = &[];
         match &self.phase {
             Phase::Operating(_) => {
                 rest = data;
-                // Data that was only placed gives nothing to send; the connection's turn follows in any case.
+                // Placed data alone gives nothing to send, and the connection is scheduled in any case.
                 if !self.receive_fpdus(objects, config, io, &mut rest) {
                     return data.len();
                 }
                 if !T::MAY_REFUSE {
-                    self.keep_behind(core::mem::take(&mut rest));
+                    self.keep_later_octets(core::mem::take(&mut rest));
                 }
             }
             Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
@@ -232,7 +232,7 @@ impl Stream {
         data.len() - rest.len()
     }
 
-    /// Returns whether there may be something to do on the connection. `input` keeps what is not taken.
+    /// Processes FPDUs. Returns true if the connection may have work to do. `input` keeps the data not accepted.
     fn receive_fpdus(
         &mut self,
         objects: &mut Objects,
@@ -269,13 +269,13 @@ impl Stream {
         }
     }
 
-    /// A responder may send once an FPDU has come, and its Accept is done.
+    /// Marks the connection as established after the first FPDU, if the Accept of a responder is pending.
     #[inline]
     fn first_fpdu_received(&mut self, objects: &mut Objects) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         if operation.is_established {
             if matches!(operation.nudge, Nudge::Armed { .. }) {
-                self.call_nudge_off();
+                self.cancel_nudges();
             }
             return;
         }
@@ -292,7 +292,7 @@ impl Stream {
         }
     }
 
-    /// All lists up to serial `end` are acknowledged, if any are.
+    /// Processes the acknowledgement of all lists up to serial `end`, if there is one.
     pub(crate) fn sent(
         &mut self,
         objects: &mut Objects,
@@ -310,7 +310,7 @@ impl Stream {
         self.act(objects, config, io);
     }
 
-    /// Something happened to the connection.
+    /// Processes an event of the connection.
     pub(crate) fn event(
         &mut self,
         objects: &mut Objects,
@@ -319,18 +319,18 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
-            StreamEvent::PeerClosed if self.closes_behind() => return,
+            StreamEvent::PeerClosed if self.defer_peer_close() => return,
             StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
-                    if let Some(silence) = self.silence.take() {
-                        // All has been taken. What is left is the peer's FIN.
-                        self.deadline = Some(silence.until);
+                    if let Some(progress_limit) = self.progress_limit.take() {
+                        // The peer has acknowledged all data. Only its FIN is outstanding.
+                        self.deadline = Some(progress_limit.until);
                     }
                     objects.connection_ended(connector, Ok(()));
                     self.detach();
                 }
-                // The transport may keep it for long, in TIME-WAIT: without the buffers.
+                // The transport may keep the stream for long, in TIME-WAIT: release the buffers.
                 self.phase = Phase::Ended;
                 self.startup_octets = Vec::new();
                 self.waiting = None;
@@ -348,19 +348,19 @@ impl Stream {
         }
     }
 
-    /// Does what is to be done, now that there is a way into the connection.
+    /// Executes all pending work of the connection.
     pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_kicked = false;
         if core::mem::take(&mut self.is_recalling) {
-            self.give_back(objects, config, io);
+            self.release_withdrawn(objects, config, io);
         }
-        if self.silence.is_some_and(|silence| silence.is_overdue) {
-            self.judge_silence(objects, io);
+        if self.progress_limit.is_some_and(|progress_limit| progress_limit.is_overdue) {
+            self.check_progress(objects, io);
         }
         if self.waiting.is_some() {
             self.end_wait(objects, config, io);
         }
-        if let Some(qp) = self.quiet_qp(objects) {
+        if let Some(qp) = self.idle_qp(objects) {
             qp.flow.pumped(Pumped::Drained, io.is_flowing());
             self.connect_completed(objects);
             return;
@@ -379,10 +379,10 @@ impl Stream {
         }
         let mut pumped = Pumped::Drained;
         if let Phase::Operating(operation) = &mut self.phase {
-            let may_leave = objects.may_leave && self.ending == Ending::Not;
+            let may_defer = objects.may_defer && self.ending == Ending::Not;
             let result = match self.qp {
                 Some(qp) if operation.may_send => {
-                    operation.transmitter.pump(objects, qp, may_leave, io)
+                    operation.transmitter.pump(objects, qp, may_defer, io)
                 }
                 _ => Ok(Pumped::Drained),
             };
@@ -395,10 +395,10 @@ impl Stream {
             self.limit_disconnect(objects, config, io);
         }
         let is_drained = pumped == Pumped::Drained;
-        if pumped == Pumped::Left && !core::mem::replace(&mut self.is_left, true) {
-            objects.left.push(self.id);
+        if pumped == Pumped::Deferred && !core::mem::replace(&mut self.is_deferred, true) {
+            objects.deferred.push(self.id);
         }
-        self.note_flow(objects, io, pumped);
+        self.update_flow(objects, io, pumped);
         self.arm_nudge(config, io.now());
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
@@ -409,30 +409,30 @@ impl Stream {
         if is_fin_due {
             self.ending = Ending::Done;
             if matches!(self.phase, Phase::Ended) && self.deadline.is_none() {
-                // Behind a Reply that rejects: the peer has to close too.
+                // After a Reply that rejects, the peer has to close as well.
                 self.deadline = Some(io.now() + config.terminate_timeout);
             }
             io.shutdown();
         }
     }
 
-    /// The queue pair, if nothing is to be done: full operation goes on, and all that was posted is done.
+    /// Returns the queue pair if there is no work: full operation continues, and all posted requests are done.
     #[inline]
-    fn quiet_qp<'a>(&self, objects: &'a mut Objects) -> Option<&'a mut Qp> {
+    fn idle_qp<'a>(&self, objects: &'a mut Objects) -> Option<&'a mut Qp> {
         let (Phase::Operating(operation), Some(qp)) = (&self.phase, self.qp) else { return None };
         if self.ending != Ending::Not || self.frame.is_some() {
             return None;
         }
-        objects.qps.get_mut(qp).filter(|qp| operation.transmitter.is_quiet(qp))
+        objects.qps.get_mut(qp).filter(|qp| operation.transmitter.has_no_work(qp))
     }
 
-    fn note_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: Pumped) {
+    fn update_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: Pumped) {
         if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
             qp.flow.pumped(pumped, io.is_flowing());
         }
     }
 
-    /// CompleteConnect is done when the RTR, if one was agreed on, is with TCP.
+    /// Completes CompleteConnect when the negotiated RTR, if there is one, is passed to TCP.
     #[inline]
     fn connect_completed(&mut self, objects: &mut Objects) {
         let (Phase::Operating(operation), Some(connector)) = (&mut self.phase, self.connector)
@@ -446,7 +446,7 @@ impl Stream {
             .connectors
             .get(connector)
             .is_some_and(|connector| connector.state == ConnectorState::Completing);
-        if is_completing && !operation.transmitter.owes_rtr() {
+        if is_completing && !operation.transmitter.has_unsent_rtr() {
             operation.is_established = true;
             objects.connection_established(connector, operation.limits);
         }

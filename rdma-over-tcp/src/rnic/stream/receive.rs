@@ -1,7 +1,7 @@
-//! From FPDUs to registered memory and completions.
+//! Receive path: from FPDUs to registered memory and completions.
 //!
-//! By the time a ULPDU comes here its CRC is right. Every check comes before the first byte is placed; a
-//! message is delivered when its last segment is, which over an in-order stream means all of it is placed.
+//! The CRC of each ULPDU was verified before. All checks precede the placement of the first byte. A message is
+//! delivered with its last segment. In an in-order stream all of it is placed by then.
 
 mod extensions;
 
@@ -42,39 +42,40 @@ use crate::{
     },
 };
 
-/// The receiving half of a stream in full operation.
+/// Receive state of a stream in full operation.
 #[derive(Debug)]
 pub(super) struct Receiver {
     sends: UntaggedReceiver,
-    /// Read Requests and Atomic Requests.
+    /// Queue of Read Requests and Atomic Requests.
     read_requests: UntaggedReceiver,
     atomic_responses: UntaggedReceiver,
     writes: TaggedReceiver,
-    /// Reads and atomics of the peer served at once: the agreed IRD.
+    /// Maximum number of the peer's Reads and atomics served at the same time: the negotiated IRD.
     inbound_reads_max: usize,
     fpdus: u64,
-    /// The regions of the last write and of the last buffer of ours: most likely the next one's.
+    /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
 }
 
-/// Outcome of the FPDUs of an input, beside placed bytes and completions.
+/// Outcome of the FPDUs of an input, besides placed bytes and completions.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// All that end in the input are handled. `may_send`: something may be sent that could not be before.
+    /// All FPDUs that end in the input were processed. `may_send` is true if data may be sent that could not be sent
+    /// before.
     All { may_send: bool },
-    /// The stream's first one is handled; more may follow.
+    /// The first FPDU of the stream was processed; more may follow.
     First,
-    /// The peer has given up.
+    /// The peer sent a Terminate.
     Terminate(Option<Box<ReceivedTerminate>>),
-    /// A message has found no receive: its first segment, which may come again, and what it is otherwise.
+    /// A message without a receive: its first segment, which may be processed again, and the failure if none is posted.
     WithoutReceive(Box<[u8]>, Box<Failure>),
 }
 
-/// Outcome of one of them.
+/// Outcome of one ULPDU.
 pub(super) enum Handled {
     Placed,
-    /// A response is owed, or a read is done that others wait for.
+    /// A response is due, or a Read is done that other requests wait for.
     MaySend,
     Terminate(Option<Box<ReceivedTerminate>>),
 }
@@ -93,20 +94,20 @@ impl Receiver {
         }
     }
 
-    /// Returns whether an FPDU has been received.
+    /// Returns true if an FPDU has been received.
     pub(super) const fn has_received(&self) -> bool {
         self.fpdus > 0
     }
 
-    /// Returns whether a Send or Write has begun whose last segment has not come.
+    /// Returns true if a Send or Write has started and its last segment has not arrived.
     pub(super) const fn is_in_message(&self) -> bool {
         self.sends.is_in_message() || self.writes.is_in_message()
     }
 
-    /// Handles the FPDUs that end in `input`, up to one after which its caller has something to do.
+    /// Processes the FPDUs that end in `input`, up to one that requires action of the caller.
     ///
     /// # Errors
-    /// The stream has failed; the failure has the Terminate and the receive's status.
+    /// The stream has failed. The failure contains the Terminate and the status of the receive.
     pub(super) fn receive(
         &mut self,
         objects: &mut Objects,
@@ -158,10 +159,10 @@ impl Receiver {
         Ok(Received::All { may_send })
     }
 
-    /// Handles one ULPDU.
+    /// Processes one ULPDU.
     ///
     /// # Errors
-    /// As [`Receiver::receive`]. Of a message without a receive nothing has changed.
+    /// As [`Receiver::receive`]. A message without a receive changes no state.
     #[inline(always)]
     pub(super) fn handle(
         &mut self,
@@ -172,7 +173,7 @@ impl Receiver {
     ) -> Result<Handled, Box<Failure>> {
         let (placed, handled) = match rdmap::parse(ulpdu) {
             Ok(Inbound::Write { segment, payload }) => {
-                let placed = self.write(objects, id, &segment, payload).map_err(Fault::from);
+                let placed = self.write(objects, id, &segment, payload).map_err(UlpduError::from);
                 (placed, Handled::Placed)
             }
             Ok(Inbound::Send { segment, kind, payload }) => {
@@ -185,7 +186,7 @@ impl Receiver {
             Ok(Inbound::ReadRequest { segment, request }) => {
                 let read = InboundRead { header: HeaderCopy::of(ulpdu), request };
                 let taken = self.read_request(objects, id, transmitter, &segment, read);
-                (taken.map_err(Fault::from), Handled::MaySend)
+                (taken.map_err(UlpduError::from), Handled::MaySend)
             }
             Ok(Inbound::Terminate { segment: _, payload }) => {
                 let phase = match self.fpdus {
@@ -203,7 +204,7 @@ impl Receiver {
         };
         match placed {
             Ok(()) => Ok(handled),
-            Err(Fault { error, receive_status }) => {
+            Err(UlpduError { error, receive_status }) => {
                 let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
                 Err(Box::new(Failure { terminate, receive_status, truncation: None }))
             }
@@ -219,7 +220,7 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<(), WireError> {
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
-        // The rights are checked first: the error for a foreign buffer comes before others (RFC 5041 §7.1).
+        // The rights are checked first: the error of a foreign buffer takes precedence (RFC 5041 §7.1).
         if !payload.is_empty() {
             let TaggedSegment { stag: Stag(token), offset, .. } = *segment;
             let right = Access::REMOTE_WRITE;
@@ -252,7 +253,7 @@ impl Receiver {
         read: InboundRead,
     ) -> Result<(), WireError> {
         self.take_request(transmitter, segment, READ_REQUEST_OCTETS)?;
-        // RDM-5.2.1-6: an empty read's source is not looked at.
+        // RDM-5.2.1-6: the source of an empty Read is not checked.
         if let (Some(qp), 1..) = (objects.qps.get(id), read.request.octets) {
             let ReadRequest { source_stag, source_offset, octets, .. } = read.request;
             let right = Access::REMOTE_READ;
@@ -265,8 +266,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Checks the place of a request of the peer in its queue, and that there is room for one more (RDM-6.1-3,
-    /// EXT-5.2.2-1).
+    /// Checks the position of a peer's request in its queue, and the limit of requests (RDM-6.1-3, EXT-5.2.2-1).
     fn take_request(
         &mut self,
         transmitter: &Transmitter,
@@ -274,7 +274,7 @@ impl Receiver {
         octets: usize,
     ) -> Result<(), WireError> {
         if transmitter.inbound_reads() >= self.inbound_reads_max {
-            // RFC 5040 has no code for it; siw sends this one.
+            // RFC 5040 has no code for this; siw sends the same one.
             return Err(WireError::OperationStreamCatastrophic);
         }
         let place = self.read_requests.accept(segment, octets, Some(octets as u32));
@@ -288,24 +288,24 @@ impl Receiver {
         segment: &UntaggedSegment,
         kind: SendKind,
         payload: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let capacity = objects.take_receive(id);
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
         let place = self.sends.accept(segment, payload.len(), capacity).map_err(|error| {
             let error = error.wire();
-            // NDK-ERR-5: the receive that was too short fails with that status.
+            // NDK-ERR-5: the receive that was too short completes with this status.
             let receive_status =
                 (error == WireError::UntaggedTooLong).then_some(WcStatus::LocalLength);
-            Fault { error, receive_status }
+            UlpduError { error, receive_status }
         })?;
         let local_region = &mut self.local_region;
         if !place_in(&objects.regions, local_region, qp, place.offset, payload) {
             let error = WireError::DdpLocalCatastrophic;
-            return Err(Fault { error, receive_status: Some(WcStatus::LocalProtection) });
+            return Err(UlpduError { error, receive_status: Some(WcStatus::LocalProtection) });
         }
         let Some(bytes) = place.message_octets else { return Ok(()) };
         if let Some(Stag(token)) = kind.invalidate() {
-            // NDK-RI-1: before the completion can be seen.
+            // NDK-RI-1: invalidated before the completion is visible.
             let user = qp.user();
             objects.regions.invalidate_remotely(user, token)?;
         }
@@ -314,7 +314,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Places a part of the response to the oldest read.
+    /// Places a part of the response to the oldest Read.
     fn read_response(
         &mut self,
         objects: &mut Objects,
@@ -322,7 +322,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         segment: &TaggedSegment,
         payload: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let Some(oldest) = transmitter.outstanding.front_mut() else {
             return Err(WireError::OperationUnexpectedOpcode.into());
         };
@@ -359,7 +359,7 @@ impl Receiver {
             rest = later;
         }
         if !accessible {
-            // The sink was deregistered under the read.
+            // The sink was deregistered during the Read.
             if let Some(request) = qp.sends.get_mut(serial) {
                 request.progress = Progress::Done(WcStatus::LocalProtection);
             }
@@ -382,7 +382,7 @@ impl Receiver {
     }
 }
 
-/// Completes the receive that a message has taken.
+/// Completes the receive of a message.
 #[inline]
 fn complete_receive(
     objects: &mut Objects,
@@ -400,8 +400,8 @@ fn complete_receive(
     }
 }
 
-/// Places a part of a Send in the receive at the front: all of it, or `false` and nothing. The sum of the pieces is the
-/// payload: it was compared with the receive's length.
+/// Places a part of a Send in the receive in progress. Returns false if nothing was placed. The length of the pieces is
+/// that of the payload, which was checked against the receive's length.
 fn place_in(
     regions: &Regions,
     hint: &mut Option<Owner>,
@@ -434,13 +434,13 @@ fn place_in(
     true
 }
 
-/// An error in a ULPDU, and what becomes of the receive it was for.
-struct Fault {
+/// Error in a ULPDU, and the status of its receive.
+struct UlpduError {
     error: WireError,
     receive_status: Option<WcStatus>,
 }
 
-impl From<WireError> for Fault {
+impl From<WireError> for UlpduError {
     fn from(error: WireError) -> Self {
         Self { error, receive_status: None }
     }

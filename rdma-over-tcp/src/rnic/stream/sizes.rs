@@ -1,34 +1,35 @@
-//! Length of an FPDU that is appended to a list.
+//! Length of an FPDU appended to a list.
 
 use crate::{
     mpa::{LENGTH_OCTETS, MULPDU_MAX, MULPDU_MIN, crc::CRC_OCTETS, mulpdu},
     rnic::config::FpduSize,
 };
 
-/// Bytes of the longest list that is one super-segment: a TCP segment with its headers is one IP packet.
+/// Bytes of the longest list that is one GSO packet: a TCP segment with its headers in one IP packet.
 const ONE_SUPER_SEGMENT_MAX: usize = u16::MAX as usize;
 
-/// Limits of a list.
+/// Limits of a list in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ListLimits {
     pub(super) emss: usize,
     pub(super) super_segment: usize,
 }
 
-/// Room of a list that is worth another FPDU however long the list is.
-const WORTHWHILE_MAX: usize = 4096;
+/// Upper limit of the room of a list that is sufficient for another FPDU.
+const USEFUL_ROOM_MAX: usize = 4096;
 
-/// Room of a list that is worth another FPDU. What a large FPDU leaves of a super-segment is not, if it is little; a
-/// list of several super-segments is filled, because only what ends with a full segment shares a write with the next.
-fn worthwhile(super_segment: usize) -> usize {
+/// Room of a list that is sufficient for another FPDU. A small remainder of one GSO packet after a large FPDU is not
+/// used. A list of several GSO packets is filled, because only a list that ends with a full segment shares a write with
+/// the next.
+fn useful_room(super_segment: usize) -> usize {
     match super_segment <= ONE_SUPER_SEGMENT_MAX {
-        true => (super_segment / 16).clamp(MULPDU_MIN.into(), WORTHWHILE_MAX),
+        true => (super_segment / 16).clamp(MULPDU_MIN.into(), USEFUL_ROOM_MAX),
         false => MULPDU_MIN.into(),
     }
 }
 
-/// Bytes left in the segment that a list of `filled` bytes ends in. Several full segments share a list as
-/// long as every boundary between them is one between FPDUs: the EMSS is a multiple of 4 then.
+/// Bytes left in the last segment of a list of `filled` bytes. Several full segments share a list only if every segment
+/// boundary is an FPDU boundary, which requires an EMSS that is a multiple of 4.
 fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
     match filled % emss {
         0 if filled == 0 => emss,
@@ -38,28 +39,28 @@ fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
     }
 }
 
-/// The largest ULPDU that may follow `filled` bytes of a list, for `payload` octets of a message behind a header.
-/// `None`: the message waits for the next list.
+/// Returns the largest ULPDU after `filled` bytes of a list, for `payload` octets of a message after a header. `None`:
+/// the message waits for the next list.
 pub(super) fn ulpdu_max(
     size: FpduSize,
     markers: bool,
-    limits: Limits,
+    limits: ListLimits,
     filled: usize,
     (header, payload): (usize, usize),
 ) -> Option<u16> {
-    let Limits { emss, super_segment } = limits;
+    let ListLimits { emss, super_segment } = limits;
     let is_aligned = match size {
         FpduSize::Emss => true,
         FpduSize::Max => false,
         FpduSize::Auto => markers || super_segment <= emss,
     };
-    let (room, worthwhile) = match is_aligned {
+    let (room, useful_room) = match is_aligned {
         true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
-        false => (super_segment.saturating_sub(filled), worthwhile(super_segment)),
+        false => (super_segment.saturating_sub(filled), useful_room(super_segment)),
     };
     let wanted = header + payload;
     let fits = ulpdu_room(room, markers);
-    let ulpdu = match fits >= wanted.min(worthwhile) {
+    let ulpdu = match fits >= wanted.min(useful_room) {
         true if is_aligned || size == FpduSize::Max => Some(fits),
         true => {
             let whole = whole_trailer(filled, emss, wanted.min(fits));
@@ -73,18 +74,18 @@ pub(super) fn ulpdu_max(
     }
 }
 
-/// Returns whether a whole message goes into one FPDU behind `filled` bytes of a list.
+/// Returns true if a whole message fits in one FPDU after `filled` bytes of a list.
 #[inline]
 pub(super) fn fits(
     size: FpduSize,
     markers: bool,
-    limits: Limits,
+    limits: ListLimits,
     filled: usize,
     message @ (header, payload): (usize, usize),
 ) -> bool {
     let wanted = header + payload;
     let end = filled + (LENGTH_OCTETS + wanted).next_multiple_of(4) + CRC_OCTETS;
-    // Whatever the rules, it does where it ends within the first segment: most small messages do.
+    // Fast path: a message that ends within the first segment fits under any rule. Most small messages do.
     if !markers && end <= limits.emss && wanted <= usize::from(MULPDU_MAX) {
         return true;
     }
@@ -92,12 +93,12 @@ pub(super) fn fits(
         .is_some_and(|mulpdu| wanted <= usize::from(mulpdu))
 }
 
-/// The largest ULPDU of up to `ulpdu` octets behind `filled` bytes of a list whose pad and CRC lie in one segment.
+/// Returns the largest ULPDU of up to `ulpdu` octets after `filled` bytes of a list, with pad and CRC in one segment.
 fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
     let padded = (LENGTH_OCTETS + ulpdu).next_multiple_of(4);
     let trailer = padded - LENGTH_OCTETS - ulpdu + CRC_OCTETS;
     let end = filled + padded + CRC_OCTETS;
-    // So many octets of it lie behind the boundary of the last two segments.
+    // Octets after the boundary of the last two segments.
     match end % emss {
         beyond if (1..trailer).contains(&beyond) => {
             let room = (end - beyond - filled) & !3;
@@ -107,7 +108,7 @@ fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
     }
 }
 
-/// The largest ULPDU whose FPDU fits into `room` bytes; 0 when none does (RFC 5044 §4.5, without its minimum).
+/// Returns the largest ULPDU whose FPDU fits in `room` bytes; 0 if none fits (RFC 5044 §4.5, without its minimum).
 fn ulpdu_room(room: usize, markers: bool) -> usize {
     let markers = if markers { 4 * (room / 512 + 1) } else { 0 };
     room.saturating_sub(6 + markers + room % 4).min(MULPDU_MAX.into())
@@ -119,9 +120,9 @@ mod tests {
     use crate::ddp::TAGGED_OCTETS;
 
     const EMSS: usize = 1448;
-    const LIMITS: Limits = Limits { emss: EMSS, super_segment: 45 * EMSS };
+    const LIMITS: ListLimits = ListLimits { emss: EMSS, super_segment: 45 * EMSS };
 
-    /// Octets of the FPDU of a ULPDU.
+    /// Octets of the FPDU for a ULPDU.
     fn fpdu(ulpdu: usize) -> usize {
         (LENGTH_OCTETS + ulpdu).next_multiple_of(4) + CRC_OCTETS
     }
@@ -130,12 +131,12 @@ mod tests {
         ulpdu_max(size, false, LIMITS, filled, (TAGGED_OCTETS, payload)).map(usize::from)
     }
 
-    // FPDUs of `Auto` have pad and CRC in one segment, whatever the list holds and however long segments are.
+    // FPDUs of `Auto` have pad and CRC in one segment, for any fill of the list and any segment length.
     #[test]
     fn trailers_are_not_split() {
         let mut cut = 0;
         for emss in [1445, 1446, 1447, EMSS] {
-            let limits = Limits { emss, super_segment: 44 * emss };
+            let limits = ListLimits { emss, super_segment: 44 * emss };
             for filled in (0..limits.super_segment).step_by(4) {
                 for payload in [0, 1, 2, 3, 64, 65, 1400, 1501, 70_000] {
                     let fits =
@@ -155,16 +156,16 @@ mod tests {
                 }
             }
         }
-        assert!(cut > 100, "the rule was needed {cut} times");
+        assert!(cut > 100, "the rule applied {cut} times");
     }
 
-    // A message that ends within the first segment fits by the rules, too, its very end included.
+    // The fast path for messages that end within the first segment agrees with the rules, including the boundary.
     #[test]
-    fn what_ends_in_the_first_segment_fits() {
+    fn message_in_first_segment_fits() {
         let mut fast = 0;
         for emss in (100..300).chain([1445, 1446, 1447, EMSS]) {
             for super_segment in [emss, 2 * emss, 44 * emss] {
-                let limits = Limits { emss, super_segment };
+                let limits = ListLimits { emss, super_segment };
                 for filled in (0..emss + 8).step_by(4) {
                     for payload in (0..12).chain([64, 65, 120, 121, 122, 123, 1000]) {
                         for size in [FpduSize::Emss, FpduSize::Max, FpduSize::Auto] {
@@ -181,25 +182,25 @@ mod tests {
                 }
             }
         }
-        assert!(fast > 10_000, "{fast} ended there");
+        assert!(fast > 10_000, "{fast} messages took the fast path");
     }
 
-    // A super-segment is one FPDU, and the short rest of a list is not begun with.
+    // One FPDU fills a GSO packet, and a short remainder of a list is not used.
     #[test]
-    fn one_fpdu_fills_a_super_segment() {
+    fn one_fpdu_fills_a_gso_packet() {
         for size in [FpduSize::Auto, FpduSize::Max] {
             assert_eq!(ulpdu(size, 0, 1 << 20), Some(MULPDU_MAX.into()));
             assert_eq!(ulpdu(size, fpdu(MULPDU_MAX.into()), 1 << 20), None);
-            // The end of a message and the begin of the next share one.
+            // The end of a message and the start of the next share a GSO packet.
             let tail = fpdu(TAGGED_OCTETS + 782);
             assert_eq!(tail + fpdu(ulpdu(size, tail, 1 << 20).unwrap()), 45 * EMSS);
         }
     }
 
-    // A list of several super-segments ends with a full segment, whatever the message ends with.
+    // A list of several GSO packets ends with a full segment, for any end of the message.
     #[test]
     fn long_lists_are_filled() {
-        let limits = Limits { emss: EMSS, super_segment: 4 * 45 * EMSS };
+        let limits = ListLimits { emss: EMSS, super_segment: 4 * 45 * EMSS };
         for size in [FpduSize::Auto, FpduSize::Max] {
             for first in (64..limits.super_segment - 256).step_by(4) {
                 let mut filled = first;
@@ -214,10 +215,10 @@ mod tests {
         }
     }
 
-    // Where no super-segments flow, and with markers, `Auto` is `Emss`.
+    // Without GSO packets, and with markers, `Auto` equals `Emss`.
     #[test]
-    fn auto_is_aligned_elsewhere() {
-        let plain = Limits { emss: EMSS, super_segment: EMSS };
+    fn auto_without_gso_is_aligned() {
+        let plain = ListLimits { emss: EMSS, super_segment: EMSS };
         for filled in (0..EMSS).step_by(4) {
             for (limits, markers) in [(plain, false), (LIMITS, true)] {
                 let [auto, emss] = [FpduSize::Auto, FpduSize::Emss]
@@ -227,10 +228,10 @@ mod tests {
         }
     }
 
-    // An FPDU that cannot be cut begins the next list where its trailer would be split.
+    // An FPDU that cannot be divided is deferred to the next list if its trailer would be split.
     #[test]
-    fn what_cannot_be_cut_waits() {
-        let limits = Limits { emss: 1446, super_segment: 44 * 1446 };
+    fn indivisible_fpdu_is_deferred() {
+        let limits = ListLimits { emss: 1446, super_segment: 44 * 1446 };
         let filled = 1448 - fpdu(46);
         let read = |size| ulpdu_max(size, false, limits, filled, (46, 0));
         assert_eq!(read(FpduSize::Auto), None);

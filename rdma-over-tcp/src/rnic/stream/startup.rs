@@ -39,7 +39,7 @@ use crate::{
 };
 
 impl Stream {
-    /// Bytes may flow: start-up begins.
+    /// Starts MPA start-up: bytes may flow.
     pub(crate) fn open(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_open = true;
         self.history.offloaded = Some(io.now());
@@ -78,10 +78,10 @@ impl Stream {
                         let negotiated = reply.negotiated;
                         self.operate(config, &negotiated, reply.peer.as_ref());
                         self.connect_done(objects, reply.private_data);
-                        // Peers such as siw may send right behind their Reply.
-                        let mut behind = &octets[taken..];
-                        self.receive_fpdus(objects, config, io, &mut behind);
-                        self.keep_behind(behind);
+                        // Peers such as siw may send directly after their Reply.
+                        let mut rest = &octets[taken..];
+                        self.receive_fpdus(objects, config, io, &mut rest);
+                        self.keep_later_octets(rest);
                     }
                     Err(error) => self.startup_failed(objects, config, io, error),
                 }
@@ -90,14 +90,14 @@ impl Stream {
                 Ok(None) => {}
                 Ok(Some(offer)) => {
                     self.startup_octets.clear();
-                    // NDK-CON-6: a consumer may be slow, but the peer gets an answer.
+                    // NDK-CON-6: the consumer may be slow, but the peer gets an answer within the limit.
                     self.deadline = Some(io.now() + config.accept_timeout);
                     self.phase = Phase::Offered(offer);
                     self.raise_connect_event(objects);
                 }
                 Err(error) => self.startup_failed(objects, config, io, error),
             },
-            // An initiator has to wait for the Reply (MPA-7.1.2-10).
+            // An initiator must wait for the Reply (MPA-7.1.2-10).
             Phase::Offered(_) => {
                 let octets = self.startup_octets.len();
                 let error = StartupError::EarlyData { octets };
@@ -117,7 +117,7 @@ impl Stream {
         self.history.limits = Some(limits);
         self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),
-            // The limit in the start-up frame binds, not the smaller of both.
+            // The limit in the start-up frame is binding, not the smaller of both.
             receiver: Receiver::new(negotiated.limits.ird),
             transmitter: Transmitter::new(crc, send_markers, config, rtr),
             may_send: false,
@@ -127,7 +127,8 @@ impl Stream {
         }));
     }
 
-    /// The peer has accepted: the consumer may look at what it said, and complete or reject (NDK-CON-2).
+    /// Completes the connect: the peer has accepted. The consumer may read its data, and complete or reject
+    /// (NDK-CON-2).
     fn connect_done(&mut self, objects: &mut Objects, private_data: Bytes) {
         let (Phase::Operating(operation), Some(id)) = (&self.phase, self.connector) else {
             return;
@@ -140,15 +141,15 @@ impl Stream {
         objects.end_connector_request(id, Ok(()));
     }
 
-    /// The consumer goes on: the RTR, if one was agreed on, goes out with the next call.
+    /// Completes the connect of the consumer: the negotiated RTR, if there is one, is sent in the next call.
     pub(crate) fn complete_connect(&mut self) {
         if let Phase::Operating(operation) = &mut self.phase {
             operation.may_send = true;
         }
     }
 
-    /// The Request is complete, or will not be.
-    pub(super) fn leave_listener(&mut self, objects: &mut Objects) {
+    /// Removes the stream from its listener: the Request is complete, or will not be.
+    pub(super) fn remove_from_listener(&mut self, objects: &mut Objects) {
         if let Some((id, number)) = self.awaiting.take()
             && let Some(listener) = objects.listeners.get_mut(id)
         {
@@ -156,9 +157,9 @@ impl Stream {
         }
     }
 
-    /// Hands the request to the consumer, or refuses it (NDK-EP-5, NDK-EP-6).
+    /// Raises the connect event, or refuses the request (NDK-EP-5, NDK-EP-6).
     fn raise_connect_event(&mut self, objects: &mut Objects) {
-        self.leave_listener(objects);
+        self.remove_from_listener(objects);
         let Phase::Offered(offer) = &self.phase else { return };
         let data = ConnectionData {
             limits: offered_limits(objects, offer.peer()),
@@ -175,12 +176,12 @@ impl Stream {
         }
     }
 
-    /// A Request with enhanced data waits for its Reply.
+    /// Returns true if a Request with enhanced data waits for its Reply.
     pub(crate) fn is_offer_enhanced(&self) -> bool {
         matches!(&self.phase, Phase::Offered(offer) if offer.peer().is_some())
     }
 
-    /// The consumer accepts.
+    /// Accepts the connection.
     pub(crate) fn accept(
         &mut self,
         config: &Config,
@@ -205,7 +206,7 @@ impl Stream {
         }
     }
 
-    /// The consumer rejects, at the passive side: a Reply that says so, then FIN.
+    /// Rejects the connection at the passive end: a Reply that rejects, then FIN.
     pub(crate) fn reject(&mut self, limits: ReadLimits, private_data: PrivateData) {
         if let Phase::Offered(offer) = core::mem::replace(&mut self.phase, Phase::Ended) {
             self.frame = Some(offer.reject(limits, private_data));
@@ -215,7 +216,7 @@ impl Stream {
         self.detach();
     }
 
-    /// As if nobody listened.
+    /// Rejects the connection without private data.
     pub(crate) fn refuse(&mut self) {
         self.reject(ReadLimits::default(), PrivateData::default());
     }
@@ -227,14 +228,14 @@ impl Stream {
         io: &impl LlpStream,
         error: StartupError,
     ) {
-        self.leave_listener(objects);
+        self.remove_from_listener(objects);
         let outcome = match &error {
             StartupError::Rejected { .. } => ConnectError::Refused,
             _ => ConnectError::Aborted,
         };
         let action = error.action();
         if let Some(id) = self.connector {
-            objects.note_cause(id, ConnectCause::Startup(error.clone()));
+            objects.record_cause(id, ConnectCause::Startup(error.clone()));
         }
         if let (StartupError::Rejected { private_data, enhanced }, Some(connector)) =
             (error, self.connector.and_then(|id| objects.connectors.get_mut(id)))
@@ -265,7 +266,7 @@ impl Stream {
         }
     }
 
-    /// The Terminate is the first and only FPDU (RFC 6581 §9.1, §9.2).
+    /// Ends the connection with a Terminate as its first and only FPDU (RFC 6581 §9.1, §9.2).
     fn end_with_terminate(
         &mut self,
         objects: &Objects,
@@ -287,19 +288,19 @@ impl Stream {
             nudge: Nudge::Never,
         }));
         self.ending = Ending::Fin;
-        self.begin_last_words(objects, config, io);
+        self.begin_terminate(objects, config, io);
     }
 }
 
-/// Read limits offered to the passive consumer, before it asks for its own.
+/// Read limits offered to the passive consumer, before it requests its own.
 fn offered_limits(objects: &Objects, peer: Option<&Enhanced>) -> ReadLimit {
     let adapter = objects.read_limits();
     ReadLimit::effective(adapter.capped(adapter), peer)
 }
 
 impl Objects {
-    /// Makes the connector for an incoming request and queues its connect event. `None`: paused, closed,
-    /// or no connector is left.
+    /// Creates the connector of an incoming request and queues its connect event. `None`: the listener is paused or
+    /// closed, or no connector is left.
     fn incoming(
         &mut self,
         listener_id: ListenerId,
@@ -308,10 +309,10 @@ impl Objects {
         data: ConnectionData,
     ) -> Option<ConnectorId> {
         let listener = self.listeners.get(listener_id)?;
-        if listener.quiet.load(Ordering::Acquire) {
+        if listener.is_paused.load(Ordering::Acquire) {
             return None;
         }
-        let (event, quiet) = (listener.event.clone(), listener.quiet.clone());
+        let (event, is_paused) = (listener.event.clone(), listener.is_paused.clone());
         let mut connector = Connector::new(ConnectorState::Pending);
         connector.listener = Some(listener_id);
         connector.stream = Some(stream);
@@ -323,13 +324,13 @@ impl Objects {
             connector.endpoint = Some(self.endpoints.reference(local));
         }
         self.pin(Key::Rnic);
-        self.pin(Key::Listener(listener_id)); // the connector's, until it is closed
-        self.pin(Key::Listener(listener_id)); // the callback's
+        self.pin(Key::Listener(listener_id)); // pinned by the connector until it is closed
+        self.pin(Key::Listener(listener_id)); // pinned by the callback
         let returned = ReturnGuard::new(&self.returns, Return::Unpin(Key::Listener(listener_id)));
         let returns = self.returns.clone();
         self.outbox.push(returned, move || {
-            // NDK-EP-7: not delivered once Pause or Close has returned.
-            if quiet.load(Ordering::Acquire) {
+            // NDK-EP-7: no event is delivered after Pause or Close has returned.
+            if is_paused.load(Ordering::Acquire) {
                 drop(ReturnGuard::new(&returns, Return::Refuse(id)));
             } else {
                 event(id);
@@ -340,7 +341,7 @@ impl Objects {
 }
 
 impl Stream {
-    /// An initiator as the configuration has it.
+    /// Creates an initiator from the configuration.
     pub(crate) fn initiator(
         config: &Config,
         revision: Revision,
@@ -354,7 +355,7 @@ impl Stream {
 
 /// Workaround for the accept race ([`accept_race`](super::accept_race)).
 impl Stream {
-    /// The first FPDU is with TCP: the time runs.
+    /// Starts the nudge timer when the first FPDU is passed to TCP.
     #[inline]
     pub(super) fn arm_nudge(&mut self, config: &Config, now: Instant) {
         let Phase::Operating(operation) = &mut self.phase else { return };
@@ -368,9 +369,9 @@ impl Stream {
         }
     }
 
-    /// The peer has sent something.
+    /// Cancels the nudges: the peer has sent data.
     #[cold]
-    pub(super) fn call_nudge_off(&mut self) {
+    pub(super) fn cancel_nudges(&mut self) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         operation.nudge = Nudge::Never;
         if self.ending == Ending::Not {
@@ -378,7 +379,7 @@ impl Stream {
         }
     }
 
-    /// The deadline has passed. Returns whether it was a nudge's.
+    /// Processes the expiry of the deadline. Returns true if it was that of a nudge.
     pub(super) fn nudge_peer(
         &mut self,
         objects: &mut Objects,

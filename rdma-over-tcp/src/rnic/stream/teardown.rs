@@ -1,15 +1,15 @@
 //! Ends of streams: disconnects, local errors, Terminates of the peer, loss.
 //!
-//! The consumer always sees the same order: the outcome of the request that is to blame, the rest Flushed, then the
-//! disconnect event. The connection itself goes by FIN, so that a Terminate
-//! arrives (RFC 5040 §6.2.1), and by RST when the peer does not answer in time.
+//! The order visible to the consumer is fixed: the outcome of the failed request, the remaining requests Flushed, then
+//! the disconnect event. The connection itself ends with a FIN, so that a Terminate arrives (RFC 5040 §6.2.1). It ends
+//! with an RST if the peer does not answer in time.
 
 use offload_engine::time::{Duration, Instant};
 
 use super::{
     Ending, FullOperation, Phase, Stream,
     failure::Failure,
-    silence::{Silence, TERMINATE_DRAIN_MAX, Taken},
+    progress_limit::{PeerProgress, ProgressLimit, TERMINATE_DRAIN_MAX},
 };
 use crate::{
     ddp::{QueueNumber, Segment},
@@ -31,7 +31,7 @@ use crate::{
 };
 
 impl Stream {
-    /// Connector and queue pair have let go.
+    /// Detaches connector and queue pair.
     pub(crate) fn detach(&mut self) {
         self.connector = None;
         self.qp = None;
@@ -43,38 +43,38 @@ impl Stream {
         }
     }
 
-    /// Ends the connection of the connector, if there is one, and lets go of it.
+    /// Ends the connection of the connector, if there is one, and detaches it.
     fn end_connector(
         &mut self,
         objects: &mut Objects,
         outcome: Result<(), ConnectError>,
         reason: Option<EndReason>,
     ) {
-        self.leave_listener(objects);
+        self.remove_from_listener(objects);
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
             let is_attempt =
                 !matches!(state, Some(ConnectorState::Connected | ConnectorState::Disconnecting));
-            // Of an attempt whose handshake is not done TCP's error says it.
+            // For an attempt whose handshake is not done, TCP's error is the cause.
             if is_attempt && (self.is_established || reason == Some(EndReason::CqOverrun)) {
                 let cause = reason.map_or(ConnectCause::Closed, ConnectCause::Ended);
-                objects.note_cause(id, cause);
+                objects.record_cause(id, cause);
             }
             match state {
-                // Unsent requests are Flushed; the disconnect itself is done.
+                // Unsent requests are Flushed; the disconnect itself is complete.
                 Some(ConnectorState::Disconnecting) if outcome == Err(ConnectError::Aborted) => {
                     objects.connection_ended(id, Ok(()));
                 }
                 Some(ConnectorState::Connected | ConnectorState::Disconnecting) => {
-                    // The flush comes before the event, the event needs the state before the end.
+                    // The flush precedes the event, and the event needs the state before the end.
                     if let Some(qp) = self.qp {
                         objects.break_qp(qp);
                     }
                     objects.disconnected(id, reason);
                     objects.connection_ended(id, outcome);
                 }
-                // A reset instead of a Reply is how a peer without MPA refuses. The overrun of a completion queue is
-                // this side's.
+                // A reset instead of a Reply is the refusal of a peer without MPA. The overrun of a completion queue is
+                // local.
                 Some(ConnectorState::Connecting)
                     if outcome == Err(ConnectError::Aborted)
                         && reason != Some(EndReason::CqOverrun) =>
@@ -89,7 +89,7 @@ impl Stream {
         self.detach();
     }
 
-    /// Graceful end: what was posted goes out first (NDK-DISC-5).
+    /// Ends the connection gracefully: posted requests are sent first (NDK-DISC-5).
     pub(crate) fn disconnect(&mut self, config: &Config, now: Instant) {
         if self.ending == Ending::Not {
             self.ending = Ending::AfterData;
@@ -97,18 +97,18 @@ impl Stream {
         self.deadline = Some(now + config.disconnect_timeout);
     }
 
-    /// Reset at the next opportunity.
+    /// Resets the connection in the next call of the transport.
     pub(crate) fn abort(&mut self) {
         self.detach();
         self.phase = Phase::Ended;
-        self.silence = None;
+        self.progress_limit = None;
         if self.ending != Ending::Done {
             self.ending = Ending::Abort;
         }
         self.deadline = None;
     }
 
-    /// An error was found on this side.
+    /// Ends the stream after an error that was detected locally.
     pub(super) fn fail(
         &mut self,
         objects: &mut Objects,
@@ -134,21 +134,21 @@ impl Stream {
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
-        self.begin_last_words(objects, config, io);
+        self.begin_terminate(objects, config, io);
     }
 
-    /// A Terminate is sent, or about to be: the time begins.
-    pub(super) fn begin_last_words(
+    /// Starts the time limit of a Terminate that is sent, or about to be sent.
+    pub(super) fn begin_terminate(
         &mut self,
         objects: &Objects,
         config: &Config,
         io: &impl LlpStream,
     ) {
-        self.begin_silence(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
+        self.begin_progress_limit(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
     }
 
-    /// A disconnect with requests outstanding, which other adapters flush at once: they are sent as long as the peer
-    /// takes something.
+    /// Starts the time limit of a disconnect with requests outstanding. Other adapters flush them at once; here they
+    /// are sent as long as the peer makes progress.
     #[cold]
     pub(super) fn limit_disconnect(
         &mut self,
@@ -157,62 +157,63 @@ impl Stream {
         io: &impl LlpStream,
     ) {
         let qp = self.qp.and_then(|id| objects.qps.get(id));
-        if self.silence.is_none() && qp.is_some_and(|qp| !qp.sends.is_empty()) {
-            self.begin_silence(objects, io, config.disconnect_timeout, config.end_wait);
+        if self.progress_limit.is_none() && qp.is_some_and(|qp| !qp.sends.is_empty()) {
+            self.begin_progress_limit(objects, io, config.disconnect_timeout, config.end_wait);
         }
     }
 
-    fn begin_silence(
+    fn begin_progress_limit(
         &mut self,
         objects: &Objects,
         io: &impl LlpStream,
         all: Duration,
         limit: Duration,
     ) {
-        let (until, taken) = (io.now() + all, self.taken(objects, io));
-        self.silence = Some(Silence { until, limit, taken, is_overdue: false });
+        let (until, progress) = (io.now() + all, self.progress(objects, io));
+        self.progress_limit = Some(ProgressLimit { until, limit, progress, is_overdue: false });
         self.deadline = Some(until.min(io.now() + limit));
     }
 
-    fn taken(&self, objects: &Objects, io: &impl LlpStream) -> Taken {
+    fn progress(&self, objects: &Objects, io: &impl LlpStream) -> PeerProgress {
         let qp = self.qp.and_then(|id| objects.qps.get(id));
         let lists = qp.map_or(0, |qp| qp.stats.lists_out);
-        Taken { lists, unacknowledged: io.unacknowledged() }
+        PeerProgress { lists, unacknowledged: io.unacknowledged() }
     }
 
-    /// The deadline has passed. Returns whether the transport has to be asked about the peer first.
-    fn expire_silence(&mut self) -> bool {
-        if let Some(silence) = &mut self.silence {
-            silence.is_overdue = true;
+    /// Records the expiry of the deadline. Returns true if the transport has to be queried for the peer's progress
+    /// first.
+    fn expire_progress_limit(&mut self) -> bool {
+        if let Some(progress_limit) = &mut self.progress_limit {
+            progress_limit.is_overdue = true;
         }
-        self.silence.is_some()
+        self.progress_limit.is_some()
     }
 
-    /// More time for a peer that has taken something; a reset for another one.
+    /// Grants another interval to a peer with progress, and resets the connection otherwise.
     #[cold]
-    pub(super) fn judge_silence(&mut self, objects: &mut Objects, io: &impl LlpStream) {
-        let (now, taken) = (io.now(), self.taken(objects, io));
-        let Some(silence) = &mut self.silence else { return };
-        if taken.is_more_than(&silence.taken) && now < silence.until {
-            (silence.taken, silence.is_overdue) = (taken, false);
-            self.deadline = Some(silence.until.min(now + silence.limit));
+    pub(super) fn check_progress(&mut self, objects: &mut Objects, io: &impl LlpStream) {
+        let (now, progress) = (io.now(), self.progress(objects, io));
+        let Some(progress_limit) = &mut self.progress_limit else { return };
+        if progress.exceeds(&progress_limit.progress) && now < progress_limit.until {
+            (progress_limit.progress, progress_limit.is_overdue) = (progress, false);
+            self.deadline = Some(progress_limit.until.min(now + progress_limit.limit));
             return;
         }
-        self.give_up(objects);
+        self.fail_unanswered(objects);
     }
 
-    /// The peer has not answered in time.
-    fn give_up(&mut self, objects: &mut Objects) {
+    /// Ends the connection because the peer did not answer in time.
+    fn fail_unanswered(&mut self, objects: &mut Objects) {
         let reason = Some(EndReason::Lost(Loss::NoAnswer));
         self.end_connector(objects, Err(ConnectError::TimedOut), reason);
         self.abort();
         self.ending = Ending::Abort;
     }
 
-    /// Lets go of memory that is wanted back. A message that was to go on with it ends the stream, as one does that is
-    /// to begin with it.
+    /// Releases withdrawn memory. A message that still needs it ends the stream, like one that starts after the
+    /// withdrawal.
     #[cold]
-    pub(super) fn give_back(
+    pub(super) fn release_withdrawn(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -230,7 +231,7 @@ impl Stream {
         self.fail(objects, config, io, Failure::new(terminate));
     }
 
-    /// The peer has sent a Terminate: nothing more is sent (RFC 5040 §5.4).
+    /// Ends the stream after a Terminate of the peer: nothing more is sent (RFC 5040 §5.4).
     pub(super) fn terminated(
         &mut self,
         objects: &mut Objects,
@@ -248,7 +249,7 @@ impl Stream {
                 qp.stats.terminates_in += 1;
             }
             if let Some(terminate) = terminate {
-                blame(objects, id, operation, terminate);
+                fail_reported_request(objects, id, operation, terminate);
             }
             operation.transmitter.abandon(None);
         }
@@ -259,8 +260,8 @@ impl Stream {
         self.deadline = Some(io.now() + config.terminate_timeout);
     }
 
-    /// The peer's FIN. Behind a whole message it is an event, but nothing is flushed (NDK-DISC-2). Elsewhere it is an
-    /// error (MPA-7.2-1, DDP-3-9): what the peer meant to send is lost.
+    /// Processes the peer's FIN. After a complete message it is an event, and nothing is flushed (NDK-DISC-2).
+    /// Otherwise it is an error (MPA-7.2-1, DDP-3-9): a message of the peer is lost.
     pub(super) fn peer_closed(
         &mut self,
         objects: &mut Objects,
@@ -294,8 +295,8 @@ impl Stream {
         }
     }
 
-    /// The peer takes no more messages, though TCP still carries them: what is posted from now on is refused. What was
-    /// posted before stays (NDK-DISC-2).
+    /// Refuses new posts: the peer accepts no more messages, although TCP still carries them. Requests posted before
+    /// remain (NDK-DISC-2).
     fn refuse_posts(&self, objects: &mut Objects) {
         if let Some(qp) = self.qp.and_then(|id| objects.qps.get_mut(id))
             && qp.late_posts == LatePosts::Refuse
@@ -304,7 +305,8 @@ impl Stream {
         }
     }
 
-    /// Where a FIN would cut the peer's stream off now; `None`: it may end here, or has failed before.
+    /// Returns the kind of truncation if the peer's FIN arrived now; `None`: the stream may end here, or has failed
+    /// before.
     fn truncation(&self) -> Option<Truncation> {
         let (Phase::Operating(operation), Some(_)) = (&self.phase, self.qp) else { return None };
         let FullOperation { decoder, receiver, transmitter, .. } = &**operation;
@@ -315,12 +317,12 @@ impl Stream {
         is_in_message.then_some(Truncation::Message)
     }
 
-    /// The connection is gone without a Terminate.
+    /// Ends the stream of a connection that was lost without a Terminate.
     pub(crate) fn lost(&mut self, objects: &mut Objects, error: ConnectError) {
         self.lost_by(objects, error, EndReason::Lost(error.into()));
     }
 
-    /// The same, for this reason.
+    /// As [`Stream::lost`], with this reason.
     pub(crate) fn lost_by(&mut self, objects: &mut Objects, error: ConnectError, by: EndReason) {
         self.end_connector(objects, Err(error), Some(by));
         self.phase = Phase::Ended;
@@ -328,7 +330,7 @@ impl Stream {
         self.deadline = None;
     }
 
-    /// The deadline has passed.
+    /// Processes the expiry of the deadline.
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config, now: Instant) {
         self.deadline = None;
         if self.ending == Ending::Not && self.expire_waiting()
@@ -336,11 +338,11 @@ impl Stream {
         {
             return;
         }
-        if self.expire_silence() {
+        if self.expire_progress_limit() {
             return;
         }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {
-            objects.note_cause(id, ConnectCause::NotAnswered(config.accept_timeout));
+            objects.record_cause(id, ConnectCause::NotAnswered(config.accept_timeout));
             objects.connection_failed(id, ConnectError::TimedOut);
             return self.refuse();
         }
@@ -352,13 +354,13 @@ impl Stream {
             _ => None,
         };
         if let (Some(id), Some(cause)) = (self.connector, cause) {
-            objects.note_cause(id, cause);
+            objects.record_cause(id, cause);
         }
-        self.give_up(objects);
+        self.fail_unanswered(objects);
     }
 }
 
-/// The status of a request that the peer's Terminate is about.
+/// Status of the request that the peer's Terminate refers to.
 fn status_of(number: ErrorNumber) -> WcStatus {
     match (number.layer, number.etype, number.code) {
         (0, 1, 0x09) | (0, 2, 0x05 | 0x06 | 0x09) => WcStatus::RemoteInvalidRequest,
@@ -370,8 +372,13 @@ fn status_of(number: ErrorNumber) -> WcStatus {
     }
 }
 
-/// Finds the request that the Terminate is about, if it has not completed yet, and fails it.
-fn blame(objects: &mut Objects, id: QpId, operation: &FullOperation, terminate: &Terminate) {
+/// Fails the request that the Terminate refers to, if it has not completed yet.
+fn fail_reported_request(
+    objects: &mut Objects,
+    id: QpId,
+    operation: &FullOperation,
+    terminate: &Terminate,
+) {
     let Some(qp) = objects.qps.get_mut(id) else { return };
     let is_cutting = operation.transmitter.is_cutting_request();
     let mut find = |matches: &dyn Fn(&WorkRequest) -> bool| {
@@ -381,7 +388,7 @@ fn blame(objects: &mut Objects, id: QpId, operation: &FullOperation, terminate: 
         })
     };
     let is_read = |request: &WorkRequest| request.kind.awaits_response();
-    // No match: the request has completed already, and there is nothing to fail.
+    // No match: the request has already completed.
     match terminate.segment() {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let stag = segment.stag;
@@ -389,11 +396,11 @@ fn blame(objects: &mut Objects, id: QpId, operation: &FullOperation, terminate: 
         }
         Some(Segment::Tagged(_)) => None,
         Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::READ_REQUEST => {
-            // siw reports the size of the read where the MSN should be: the oldest one then.
+            // siw reports the size of the Read instead of the MSN: use the oldest one in that case.
             let msn = segment.msn.0;
             find(&|request| is_read(request) && request.msn == msn).or_else(|| find(&is_read))
         }
-        // It is about a response.
+        // It refers to a response.
         Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::ATOMIC_RESPONSE => None,
         Some(Segment::Untagged(segment)) => {
             let msn = segment.msn.0;

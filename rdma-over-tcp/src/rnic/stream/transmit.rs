@@ -1,25 +1,26 @@
-//! From work requests and peers' Reads to lists of FPDUs.
+//! Transmit path: from work requests and peers' Reads to lists of FPDUs.
 //!
-//! FPDUs are made when the transport has room for them, not when requests are posted. What is pending then shares
-//! lists: a list is as long as a segment, or a super-segment, takes. In a list FPDUs lie back to back: headers, CRCs
-//! and all payload that is copied in one piece of memory, payload that is lent between them. So a super-segment of
-//! small messages is one slice or two of a gathered write, and one of a large message three.
+//! FPDUs are created when the transport has room for them, not when requests are posted. All pending messages share
+//! lists of at most one segment or GSO packet. FPDUs are adjacent in a list: headers, CRCs and copied payload in one
+//! piece of memory, with lent payload between them. So a GSO packet of small messages needs one or two slices of a
+//! gathered write, and one of a large message needs three.
 //!
-//! A message that is to be copied and fits goes from registered memory straight behind its header. Messages are not
-//! mixed: the next begins when the last segment of the one before is cut. Requests of the consumer and responses to
-//! the peer's reads take turns.
+//! The payload of a copied message that fits is copied from registered memory directly after its header. Messages are
+//! not interleaved: the next one starts after the last segment of the previous one. Requests of the consumer and
+//! responses to the peer's Reads alternate.
 //!
-//! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
-//! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
-//! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
-//! too, pieces of up to `COPIED_PIECE_MAX` bytes are copied: one more slice of a gathered write costs more.
-//! With CRCs and [`Config::copies_payload`] messages of any size are copied: consumers may change the memory meanwhile,
-//! and a CRC must fit what leaves.
+//! A Send or Write of up to [`COPY_ASIDE_MAX`] bytes is copied when it starts, and is done when all of it is passed to
+//! TCP. So its completion never waits for a delayed acknowledgement. Larger ones are read in place and are done when
+//! acknowledged, except for a tail of up to the same size, which is copied. Their pieces of up to `COPIED_PIECE_MAX`
+//! bytes are also copied: another slice of a gathered write costs more.
 //!
-//! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
-//! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone. No more of them is in
-//! flight than the path holds ([`LlpStream::path_octets`]), so that the copies stay in the cache from which the kernel
-//! copies them again: with more in flight a Read of 1 MiB takes a third longer.
+//! With CRCs and [`Config::copies_payload`], messages of any size are copied: consumers may change the memory
+//! concurrently, and the CRC must match the data sent.
+//!
+//! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights. The peer may write the
+//! memory at any time, and the CRC must match the data sent. No data is sent after the rights are revoked. Their data
+//! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So the copies remain in the CPU cache
+//! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
 
 mod fpdus;
 mod request;
@@ -29,11 +30,11 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
-use self::source::Source;
+use self::source::OutboundMessage;
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
-    sizes::{Limits, ulpdu_max},
+    sizes::{ListLimits, ulpdu_max},
 };
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
@@ -53,37 +54,37 @@ use crate::{
     },
 };
 
-/// Bytes of a message up to which it is copied aside.
+/// Maximum size in bytes of a message that is copied.
 pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
 
-/// The message being cut.
+/// Message being segmented.
 #[derive(Debug)]
 struct Message {
-    source: Source,
+    source: OutboundMessage,
     segmenter: Segmenter,
-    /// Its payload is to be copied.
+    /// True if its payload is copied.
     is_copied: bool,
 }
 
 /// Outcome of starting a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Started {
-    /// Nothing can begin.
+    /// No message can start.
     Nothing,
-    /// All of it is in the list.
+    /// All of the message is in the list.
     Whole,
-    /// It is to be cut.
+    /// The message has to be segmented.
     Begun,
 }
 
-/// A list in the making.
-struct Train<L> {
+/// List under construction.
+struct ListBuilder<L> {
     list: L,
     octets: usize,
     fpdus: u64,
 }
 
-/// A request that the peer answers. These requests are numbered together and answered in order.
+/// Request that the peer answers. These requests share one numbering and are answered in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outstanding {
     /// Serial of the request; `None` for an RTR.
@@ -91,15 +92,15 @@ pub(super) struct Outstanding {
     pub(super) response: Response,
 }
 
-/// The response that is awaited.
+/// Response expected from the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Response {
     Read(PendingRead),
-    /// Of the atomic with this identifier.
+    /// Response to the atomic with this identifier.
     Atomic(u32),
 }
 
-/// The sending half of a stream in full operation.
+/// Transmit state of a stream in full operation.
 #[derive(Debug)]
 pub(super) struct Transmitter {
     encoder: Encoder,
@@ -107,29 +108,29 @@ pub(super) struct Transmitter {
     size: FpduSize,
     slab: Slab,
     send_msn: Msn,
-    /// Of Reads and atomics.
+    /// MSN of Reads and atomics.
     read_msn: Msn,
     atomic_response_msn: Msn,
     message: Option<Message>,
-    /// Payload of the message that is not cut yet.
+    /// Payload of the message that is not segmented yet.
     payload: VecDeque<Span>,
     /// Payload of one FPDU.
     cut: Vec<Span>,
-    /// Reads and atomics of the peer that wait for their response, oldest first.
+    /// Reads and atomics of the peer without a response, oldest first.
     responses: VecDeque<InboundRequest>,
-    /// Own requests that await their response, oldest first.
+    /// Own requests without a response, oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
-    /// Bytes of a message up to which it is copied.
+    /// Maximum size in bytes of a message that is copied.
     copied_max: u32,
-    /// To be sent before the next message: the RTR, or a nudge.
+    /// Message to send before the next one: the RTR, or a nudge.
     rtr: Option<RtrKind>,
     terminate: Option<Terminate>,
     has_sent: bool,
-    /// The last message was a response: the next one is a request, if there is one.
+    /// True if the last message was a response: the next one is a request, if there is one.
     was_response: bool,
-    /// The region of the last request: most likely the next one's.
+    /// Region of the last request, likely reused by the next one.
     source_region: Option<Owner>,
-    /// The region of the last Read Response.
+    /// Region of the last Read Response.
     response_region: Option<Owner>,
 }
 
@@ -158,17 +159,17 @@ impl Transmitter {
         }
     }
 
-    /// A request of the peer was delivered; its response takes its turn.
+    /// Queues the response to a request of the peer.
     pub(super) fn respond(&mut self, request: InboundRequest) {
         self.responses.push_back(request);
     }
 
-    /// Reads and atomics of the peer that are being served.
+    /// Count of the peer's Reads and atomics being served.
     pub(super) fn inbound_reads(&self) -> usize {
         self.responses.len() + usize::from(self.is_cutting_response())
     }
 
-    /// Returns whether a response to a Read of ours has begun whose last segment has not come.
+    /// Returns true if the response to a local Read has started and its last segment has not arrived.
     pub(super) fn is_in_response(&self) -> bool {
         self.outstanding.front().is_some_and(|oldest| match &oldest.response {
             Response::Read(pending) => pending.is_in_message(),
@@ -176,12 +177,12 @@ impl Transmitter {
         })
     }
 
-    /// Returns whether the message in progress needs memory that its owner has withdrawn.
+    /// Returns true if the message in progress needs memory that its owner has withdrawn.
     pub(super) fn needs_withdrawn(&self) -> bool {
         self.payload.iter().any(Span::is_withdrawn)
     }
 
-    /// Drops all work; only `terminate`, if given, is still sent.
+    /// Drops all work. Only `terminate`, if given, is still sent.
     pub(super) fn abandon(&mut self, terminate: Option<Terminate>) {
         self.message = None;
         self.payload.clear();
@@ -191,18 +192,18 @@ impl Transmitter {
         self.terminate = terminate;
     }
 
-    /// The RTR that was agreed on has not been sent.
-    pub(super) const fn owes_rtr(&self) -> bool {
+    /// Returns true if the negotiated RTR has not been sent.
+    pub(super) const fn has_unsent_rtr(&self) -> bool {
         self.rtr.is_some()
     }
 
-    /// An FPDU has been sent.
+    /// Returns true if an FPDU has been sent.
     pub(super) const fn has_sent(&self) -> bool {
         self.has_sent
     }
 
-    /// Sends a zero-length Write, which the peer does not notice. Does nothing within a message: the rest of it is as
-    /// good. Returns whether it did.
+    /// Schedules a zero-length Write, which has no effect at the peer. Within a message it does nothing, because the
+    /// rest of the message has the same effect. Returns true if the Write is scheduled.
     pub(super) const fn nudge(&mut self) -> bool {
         let is_between = self.message.is_none() && self.rtr.is_none();
         if is_between {
@@ -211,22 +212,22 @@ impl Transmitter {
         is_between
     }
 
-    /// A message of the consumer is being cut.
+    /// Returns true if a message of the consumer is being segmented.
     pub(super) fn is_cutting_request(&self) -> bool {
         self.message.as_ref().is_some_and(|message| message.source.is_request())
     }
 
-    /// A response is being cut.
+    /// Returns true if a response is being segmented.
     fn is_cutting_response(&self) -> bool {
         self.message.as_ref().is_some_and(|message| !message.source.is_request())
     }
 
-    /// Nothing but what the consumer posts can give something to send.
+    /// Returns true if only new posts of the consumer can give data to send.
     fn is_idle(&self) -> bool {
         self.message.is_none() && self.has_only_requests()
     }
 
-    /// Everything to be sent is a request of the consumer.
+    /// Returns true if all data to send belongs to requests of the consumer.
     fn has_only_requests(&self) -> bool {
         self.responses.is_empty()
             && self.rtr.is_none()
@@ -234,32 +235,32 @@ impl Transmitter {
             && !self.is_cutting_response()
     }
 
-    /// Nothing is to be sent, and nothing that was posted waits to be done.
-    pub(super) fn is_quiet(&self, qp: &Qp) -> bool {
+    /// Returns true if there is nothing to send, and no posted request is outstanding.
+    pub(super) fn has_no_work(&self, qp: &Qp) -> bool {
         qp.sends.is_empty() && self.is_idle()
     }
 
-    /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
+    /// Sends the pending Terminate, if there is one, even without room: it is the last message.
     #[inline]
     pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
-            let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
-            self.push_header(&mut train, &terminate_header(&terminate));
-            self.post(io, 0, train);
+            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            self.push_header(&mut builder, &terminate_header(&terminate));
+            self.post(io, 0, builder);
         }
     }
 
-    /// Makes lists while the transport has room and there is work. With `may_leave` what fills no list waits for the
-    /// next posts while the connection flows.
+    /// Builds lists while the transport has room and there is work. With `may_defer`, and while the connection is busy,
+    /// data that does not fill a list is deferred to the next posts.
     ///
     /// # Errors
-    /// A request of the consumer, or a read of the peer, cannot be carried out: the stream has failed.
-    /// FPDUs cut before are posted.
+    /// A request of the consumer, or a Read of the peer, cannot be executed: the stream has failed. FPDUs created
+    /// before are posted.
     pub(super) fn pump(
         &mut self,
         objects: &mut Objects,
         id: QpId,
-        may_leave: bool,
+        may_defer: bool,
         io: &mut impl LlpStream,
     ) -> Result<Pumped, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
@@ -269,16 +270,16 @@ impl Transmitter {
                 return Ok(Pumped::Full);
             }
             let emss = io.effective_mss();
-            let limits = Limits { emss, super_segment: io.super_segment_max().max(emss) };
-            if may_leave && self.has_only_requests() && qp.flow.leaves(limits.super_segment) {
+            let limits = ListLimits { emss, super_segment: io.super_segment_max().max(emss) };
+            if may_defer && self.has_only_requests() && qp.flow.defers(limits.super_segment) {
                 qp.complete_done(completed);
-                return Ok(Pumped::Left);
+                return Ok(Pumped::Deferred);
             }
-            let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
-            let filled = self.fill(qp, regions, limits, &mut train);
-            let Train { octets, fpdus, .. } = train;
+            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            let filled = self.fill(qp, regions, limits, &mut builder);
+            let ListBuilder { octets, fpdus, .. } = builder;
             if fpdus == 0 {
-                io.keep(train.list);
+                io.keep(builder.list);
                 release_tail(qp, io);
                 qp.complete_done(completed);
                 return filled.map(|()| Pumped::Drained);
@@ -288,11 +289,11 @@ impl Transmitter {
             counters.fpdu_out += fpdus;
             counters.fpdu_out_octets += octets as u64;
             qp.flow.sent(octets);
-            self.post(io, qp.sends.next_serial(), train);
+            self.post(io, qp.sends.next_serial(), builder);
             qp.complete_done(completed);
             filled?;
-            // A lone message: there is no need to look for another.
-            if self.is_quiet(qp) {
+            // A single message: the search for another one is skipped.
+            if self.has_no_work(qp) {
                 return Ok(Pumped::Drained);
             }
         }
@@ -304,11 +305,11 @@ impl Transmitter {
         &mut self,
         qp: &mut Qp,
         regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        limits: ListLimits,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<(), Failure> {
         if let Some(kind) = self.rtr.take() {
-            // MPE-9.2-7: nothing goes before it. A read or send takes the first number of its queue.
+            // MPE-9.2-7: the RTR is the first message. A Read or Send uses the first number of its queue.
             match kind {
                 RtrKind::Write => {}
                 RtrKind::Send => self.send_msn = self.send_msn.next(),
@@ -318,11 +319,11 @@ impl Transmitter {
                     self.outstanding.push_back(Outstanding { serial: None, response });
                 }
             }
-            self.push_header(train, &rtr_header(kind));
+            self.push_header(builder, &rtr_header(kind));
         }
         loop {
             if self.message.is_none() {
-                match self.start_message(qp, regions, limits, train)? {
+                match self.start_message(qp, regions, limits, builder)? {
                     Started::Nothing => return Ok(()),
                     Started::Whole => continue,
                     Started::Begun => {}
@@ -334,7 +335,7 @@ impl Transmitter {
             let is_copied = *is_copied;
             let header_octets = source.header_octets();
             let message = (header_octets, segmenter.remaining() as usize);
-            let cut = match ulpdu_max(self.size, self.markers, limits, train.octets, message) {
+            let cut = match ulpdu_max(self.size, self.markers, limits, builder.octets, message) {
                 Some(mulpdu) => segmenter.next(mulpdu, header_octets),
                 None => return Ok(()),
             };
@@ -344,24 +345,24 @@ impl Transmitter {
             };
             let header = source.header(cut.offset, cut.last);
             match *source {
-                Source::Response(read) => {
+                OutboundMessage::Response(read) => {
                     self.push_response(
                         qp,
                         regions,
                         read,
                         &header,
                         (cut.offset, cut.octets),
-                        train,
+                        builder,
                     )?;
                     qp.stats.read_responses += u64::from(cut.last);
                 }
-                Source::AtomicResponse { .. } => {
-                    self.push_header(train, &header);
+                OutboundMessage::AtomicResponse { .. } => {
+                    self.push_header(builder, &header);
                     qp.stats.atomic_responses += 1;
                 }
                 _ => {
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
-                    self.push_cut(train, &header, is_copied);
+                    self.push_cut(builder, &header, is_copied);
                     if cut.last {
                         finish_request(qp, is_copied);
                     }
@@ -374,7 +375,7 @@ impl Transmitter {
     }
 }
 
-/// The request of an RTR by Read: no octets.
+/// Request of an RTR by Read: no octets.
 const EMPTY_READ: ReadRequest = ReadRequest {
     sink_stag: Stag(0),
     sink_offset: TaggedOffset(0),
@@ -383,7 +384,7 @@ const EMPTY_READ: ReadRequest = ReadRequest {
     source_offset: TaggedOffset(0),
 };
 
-/// Moves `count` bytes from the front of `from` into `to`.
+/// Moves `count` bytes from the front of `from` to `to`.
 fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
     while count > 0 {
         let Some(front) = from.front_mut() else { return };
@@ -397,8 +398,8 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
     }
 }
 
-/// Nothing is left to cut: when only the tail of large messages waits for its acknowledgement it is copied
-/// aside, and they are done. A peer may delay that acknowledgement for long.
+/// Completes large messages of which only the tail waits for its acknowledgement: the tail is copied. Called when there
+/// is nothing to segment. A peer may delay that acknowledgement for long.
 fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
     if qp.sends.awaits_acknowledgement(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
@@ -407,7 +408,7 @@ fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     }
 }
 
-/// The progress of a request when the transport has all of its message.
+/// Progress of a request when all of its message is passed to the transport.
 const fn sent(is_read: bool, is_copied: bool) -> Progress {
     match is_copied && !is_read {
         true => Progress::Done(WcStatus::Success),
@@ -415,7 +416,7 @@ const fn sent(is_read: bool, is_copied: bool) -> Progress {
     }
 }
 
-/// All of the request's message is cut.
+/// Advances the request whose message is completely segmented.
 fn finish_request(qp: &mut Qp, is_copied: bool) {
     let Some(request) = qp.sends.next_mut() else { return };
     let is_read = request.kind.awaits_response();

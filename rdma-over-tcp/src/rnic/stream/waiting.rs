@@ -1,13 +1,13 @@
-//! A message that has come before a receive was posted for it.
+//! Message that arrived before its receive was posted.
 //!
 //! iWARP has no receiver-not-ready: a message without a receive ends the connection (RFC 5041 §7.2). Programs written
-//! for InfiniBand count on the sender's retries all the same. With `Config::receive_wait` the message's first segment
-//! is kept, and nothing behind it is taken from the transport, so that TCP's window stops the peer, until a receive is
-//! posted or the time is over.
+//! for InfiniBand depend on the sender's retries. With `Config::receive_wait` the first segment of the message is kept.
+//! No data after it is accepted from the transport, so that TCP's window stops the peer. The wait ends when a receive
+//! is posted or the time has expired.
 //!
-//! The disconnect event comes behind what the peer has sent. But a consumer that waits for that event posts no more
-//! receives: when a peer has closed, and [`Config::end_wait`](crate::rnic::Config::end_wait) is over, the event comes
-//! all the same. Messages still wait for their receives.
+//! The disconnect event follows the data of the peer. But a consumer that waits for that event posts no more receives.
+//! So when the peer has closed and [`Config::end_wait`](crate::rnic::Config::end_wait) has expired, the event is raised
+//! early. Messages continue to wait for their receives.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -15,19 +15,19 @@ use offload_engine::time::Instant;
 
 use super::failure::Failure;
 
-/// The state of a stream whose message waits for a receive.
+/// State of a stream whose message waits for a receive.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The first segment of the message.
+    /// First segment of the message.
     pub(super) ulpdu: Box<[u8]>,
-    /// The error that ends the stream if no receive is posted in time.
+    /// Error that ends the stream if no receive is posted in time.
     pub(super) failure: Box<Failure>,
-    /// Octets behind it that a transport delivered which cannot refuse any.
-    pub(super) behind: Vec<u8>,
-    /// The peer has closed.
+    /// Later octets from a transport that cannot be refused.
+    pub(super) later_octets: Vec<u8>,
+    /// True if the peer has closed.
     pub(super) is_peer_closed: bool,
-    /// When the time is over.
+    /// End of the wait.
     pub(super) until: Instant,
-    /// A deadline has passed: a peer that has closed is not waited for any longer.
+    /// True if a deadline has expired: the disconnect event of a peer that has closed is due.
     pub(super) is_due: bool,
 }

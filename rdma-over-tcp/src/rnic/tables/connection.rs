@@ -1,4 +1,4 @@
-//! Connector and queue pair as their connection is established, fails and ends.
+//! Connector and queue pair while their connection is established, fails and ends.
 
 use super::Objects;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Objects {
-    /// Begins an asynchronous request of a connector.
+    /// Starts an asynchronous request of a connector.
     pub(crate) fn begin_request(&mut self, id: ConnectorId, completion: RequestCompletion) {
         self.pin(Key::Connector(id));
         if let Some(connector) = self.connectors.get_mut(id) {
@@ -24,7 +24,7 @@ impl Objects {
         }
     }
 
-    /// Ends the request that is pending, if one is.
+    /// Ends the pending request, if there is one.
     pub(crate) fn end_connector_request(
         &mut self,
         id: ConnectorId,
@@ -36,7 +36,8 @@ impl Objects {
         }
     }
 
-    /// Both ends may post from now on (NDK-CON-12); the pending CompleteConnect or Accept is done.
+    /// Marks the connection as established: both ends may post (NDK-CON-12), and the pending CompleteConnect or Accept
+    /// is complete.
     pub(crate) fn connection_established(&mut self, id: ConnectorId, limits: ReadLimit) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
         match connector.state {
@@ -53,14 +54,14 @@ impl Objects {
         self.end_connector_request(id, Ok(()));
     }
 
-    /// Notes why the attempt that is about to fail does.
-    pub(crate) fn note_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
+    /// Records the cause of an attempt that is about to fail, unless one is recorded already.
+    pub(crate) fn record_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
         if let Some(connector) = self.connectors.get_mut(id) {
             connector.cause.get_or_insert(cause);
         }
     }
 
-    /// The connection attempt failed. An active connector may try again, with any queue pair.
+    /// Ends a failed connection attempt. An active connector may try again, with any queue pair.
     pub(crate) fn connection_failed(&mut self, id: ConnectorId, error: ConnectError) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
         if connector.state == ConnectorState::Connecting
@@ -75,7 +76,7 @@ impl Objects {
             return;
         }
         self.counters.connect_failure += 1;
-        // NDK-EP-3: the address is the endpoint's; what is in use is the connection's pair of them.
+        // NDK-EP-3: the shared endpoint owns the address; only the pair of addresses is in use.
         let error = match error {
             ConnectError::AddressInUse if connector.shared.is_some() => {
                 ConnectError::ConnectionExists
@@ -93,7 +94,7 @@ impl Objects {
             }
             if let Some(qp) = connector.qp.take() {
                 if let Some(qp) = self.qps.get_mut(qp) {
-                    // NDK-CON-1: back to where it was.
+                    // NDK-CON-1: restores the state before the attempt.
                     qp.state = QpState::Idle;
                     qp.stream = None;
                 }
@@ -113,20 +114,20 @@ impl Objects {
         }
     }
 
-    /// The queue pair's connection is over: everything posted is flushed.
+    /// Breaks a queue pair whose connection is over: everything posted is flushed.
     pub(crate) fn break_qp(&mut self, id: QpId) {
         if let Some(qp) = self.qps.get_mut(id) {
             qp.state = QpState::Error;
             qp.stream = None;
             self.flush(id);
-            self.tell_last_receive(id);
+            self.report_last_receive(id);
         }
     }
 
-    /// A broken queue pair takes nothing more from its shared receive queue.
-    fn tell_last_receive(&mut self, id: QpId) {
+    /// Reports that a broken queue pair consumes no more receives of its shared receive queue.
+    fn report_last_receive(&mut self, id: QpId) {
         let Some(qp) = self.qps.get_mut(id).filter(|qp| qp.srq.is_some()) else { return };
-        if core::mem::replace(&mut qp.is_last_receive_told, true) || qp.life.is_closing() {
+        if core::mem::replace(&mut qp.is_last_receive_reported, true) || qp.life.is_closing() {
             return;
         }
         let Some(notification) = qp.notifier.0.clone() else { return };
@@ -135,7 +136,7 @@ impl Objects {
         self.outbox.push(guard, move || notification(QpEvent::LastReceive));
     }
 
-    /// An established connection ended, or its peer closed: raises the disconnect event, once (NDK-DISC-2, -4).
+    /// Raises the disconnect event, once, when an established connection ends or its peer closes (NDK-DISC-2, -4).
     pub(crate) fn disconnected(&mut self, id: ConnectorId, reason: Option<EndReason>) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
         if connector.state != ConnectorState::Connected {
@@ -148,7 +149,7 @@ impl Objects {
         }
     }
 
-    /// The connection of an established connector is gone, gracefully or not.
+    /// Ends the connection of an established connector, gracefully or not.
     pub(crate) fn connection_ended(&mut self, id: ConnectorId, outcome: Result<(), ConnectError>) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
         match connector.state {
@@ -160,7 +161,7 @@ impl Objects {
         connector.stream = None;
         self.counters.active_connection -= 1;
         let qp = connector.qp;
-        // The flush belongs to the disconnect: its completions come first (NDK-DISC-1).
+        // The flush belongs to the disconnect: its completions are delivered first (NDK-DISC-1).
         if let Some(qp) = qp {
             self.break_qp(qp);
         }

@@ -1,4 +1,4 @@
-//! The object tables, and the rules that hold for every kind of object.
+//! Object tables, and the rules that apply to every kind of object.
 
 mod connection;
 
@@ -44,19 +44,19 @@ pub(crate) struct Objects {
     pub(crate) shared_endpoints: Table<kind::SharedEndpoint, SharedEndpoint>,
     pub(crate) endpoints: Endpoints,
     pub(crate) counters: Counters,
-    /// Completions that are not in their queues yet.
+    /// Completions that are not yet in their queues.
     pub(crate) completed: Vec<Completed>,
     pub(crate) outbox: Outbox,
     pub(crate) returns: Arc<Returns>,
-    /// Queue pairs that lost a completion queue: the core ends their connections.
-    pub(crate) doomed: Vec<QpId>,
-    /// Completion queues that hold a notification back whose time does not run yet.
+    /// Queue pairs whose completion queue failed: the core ends their connections.
+    pub(crate) failed_qps: Vec<QpId>,
+    /// Completion queues with a moderated notification whose interval has not started.
     pub(crate) held: Vec<CqId>,
-    /// Streams may leave what fills no list to the next posts: a poll will come.
-    pub(crate) may_leave: bool,
-    /// Those that have.
-    pub(crate) left: Vec<StreamId>,
-    /// Connectors whose peer does not know enhanced start-up: the core connects them again.
+    /// True if streams may defer a partly filled list to the next posts, because a poll will follow.
+    pub(crate) may_defer: bool,
+    /// Streams with a deferred list.
+    pub(crate) deferred: Vec<StreamId>,
+    /// Connectors whose peer does not support enhanced start-up: the core connects them again.
     pub(crate) retries: Vec<ConnectorId>,
 }
 
@@ -98,10 +98,10 @@ impl Objects {
             completed: Vec::new(),
             outbox: Outbox::default(),
             returns,
-            doomed: Vec::new(),
+            failed_qps: Vec::new(),
             held: Vec::new(),
-            may_leave: false,
-            left: Vec::new(),
+            may_defer: false,
+            deferred: Vec::new(),
             retries: Vec::new(),
         }
     }
@@ -130,29 +130,29 @@ impl Objects {
         }
     }
 
-    /// Returns whether anything depends on `key`.
+    /// Returns true if `key` is pinned.
     pub(crate) fn is_pinned(&mut self, key: Key) -> bool {
         self.life_mut(key).is_some_and(|life| life.is_pinned())
     }
 
-    /// Returns whether the object is there.
+    /// Returns true if the object exists.
     pub(crate) fn exists(&mut self, key: Key) -> bool {
         self.life_mut(key).is_some()
     }
 
-    /// Returns whether the adapter's close is done.
+    /// Returns true if the adapter's close is complete.
     pub(crate) const fn is_closed(&self) -> bool {
         self.rnic.is_closed()
     }
 
-    /// Returns whether new objects may depend on `key`.
+    /// Returns true if new objects may depend on `key`.
     pub(crate) fn is_open(&mut self, key: Key) -> bool {
         self.life_mut(key).is_some_and(|life| !life.is_closing())
     }
 
     pub(crate) fn unpin(&mut self, key: Key) {
         let Some(completion) = self.life_mut(key).and_then(Life::unpin) else { return };
-        // NDK-LIFE-6: antecedents wait until the completion has returned.
+        // NDK-LIFE-6: antecedents remain pinned until the completion has returned.
         let guards: Vec<_> = self
             .remove(key)
             .into_iter()
@@ -161,7 +161,7 @@ impl Objects {
         self.outbox.push(guards, completion);
     }
 
-    /// The end of every close, after its side effects (NDK-LIFE-1, -4).
+    /// Completes every close, after its side effects (NDK-LIFE-1, -4).
     pub(crate) fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
         let Some(life) = self.life_mut(key) else { return Close::Done };
         let close = life.close(completion);
@@ -173,12 +173,12 @@ impl Objects {
         close
     }
 
-    /// Takes an object out of its table; returns what it was pinning.
+    /// Removes an object from its table. Returns the objects that it pinned.
     fn remove(&mut self, key: Key) -> Vec<Key> {
         match key {
             Key::Rnic => vec![],
             Key::Pd(id) => self.pds.remove(id).map_or(vec![], |pd| {
-                self.regions.give_back(pd.privileged_token);
+                self.regions.release_token(pd.privileged_token);
                 vec![Key::Rnic]
             }),
             Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
@@ -189,7 +189,7 @@ impl Objects {
             Key::Lam(id) => self.regions.lams.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
                 self.regions.unbind_all(id);
-                self.regions.give_back(qp.sink_token);
+                self.regions.release_token(qp.sink_token);
                 let mut antecedents =
                     vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
                 match qp.srq {
@@ -228,8 +228,8 @@ impl Objects {
         }
     }
 
-    /// Memory of a registration of the region is not in use any more. The end of a deregistration that waits for it
-    /// comes before that of a close.
+    /// Ends one use of the memory of a region's registration. A pending deregistration completes before a pending
+    /// close.
     pub(crate) fn registration_unused(&mut self, id: RegionId) {
         match self.regions.unused(id) {
             Some(completion) => {
@@ -240,7 +240,7 @@ impl Objects {
         }
     }
 
-    /// Calls a request completion; `key` was pinned when the request began.
+    /// Calls a request completion. `key` was pinned when the request started.
     pub(crate) fn end_request(
         &mut self,
         key: Key,
@@ -251,13 +251,13 @@ impl Objects {
         self.outbox.push(guard, move || completion(outcome));
     }
 
-    /// The adapter's limits of Reads.
+    /// Limits of Reads of the adapter.
     pub(crate) const fn read_limits(&self) -> ReadLimit {
         ReadLimit { inbound: self.limits.ird_max, outbound: self.limits.ord_max }
     }
 
-    /// Takes the next receive for the queue pair, unless a message is in progress. Returns its length; `None`: nothing
-    /// is posted.
+    /// Takes the next receive for the queue pair, unless a message is in progress. Returns its length; `None`: no
+    /// receive is posted.
     #[inline]
     pub(crate) fn take_receive(&mut self, id: QpId) -> Option<u32> {
         let qp = self.qps.get_mut(id)?;
@@ -268,7 +268,7 @@ impl Objects {
         length
     }
 
-    /// Has a queue pair told of the next receive that is posted for it.
+    /// Requests a notification of the queue pair when its next receive is posted.
     pub(crate) fn await_receive(&mut self, id: QpId) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         if !core::mem::replace(&mut qp.awaits_receive, true)
@@ -279,7 +279,7 @@ impl Objects {
         }
     }
 
-    /// Completes the receive in progress, or the next one. Of a shared receive queue none is taken for it.
+    /// Completes the receive in progress, or the next one. No receive is taken from a shared receive queue for this.
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
         let Self { qps, receive_queues, completed, .. } = self;
         if let Some(qp) = qps.get_mut(id)
@@ -297,7 +297,7 @@ impl Objects {
         qp.flush_receives(receive_queues, completed);
     }
 
-    /// Takes the completions of a queue pair out of its completion queues, and gives out no more of them.
+    /// Removes the completions of a queue pair from its completion queues. No more of them are delivered.
     pub(crate) fn discard_completions(&mut self, id: QpId) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         qp.unpolled = Unpolled::Discard;
@@ -308,8 +308,8 @@ impl Objects {
         }
     }
 
-    /// Puts completions into their queues; each entry into the core ends with it. Those of a queue that is being
-    /// closed are dropped (NDK-LIFE-13); an overrun dooms all queue pairs on the queue (NDK-CQ-13).
+    /// Adds completions to their queues. Each call into the core ends with it. Completions of a queue that is being
+    /// closed are dropped (NDK-LIFE-13). An overrun breaks all queue pairs on the queue (NDK-CQ-13).
     #[inline]
     pub(crate) fn deliver_completions(&mut self) {
         if !self.completed.is_empty() {
@@ -333,7 +333,7 @@ impl Objects {
                 self.counters.cq_error += 1;
                 let on_queue = |qp: &Qp| qp.receive_cq == cq || qp.sends.cq == cq;
                 let qps = self.qps.names().filter_map(|id| self.qps.get(id));
-                self.doomed.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
+                self.failed_qps.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
             }
             if pushed.is_hold_new {
                 self.held.push(cq);
@@ -345,7 +345,7 @@ impl Objects {
         self.completed.clear();
     }
 
-    /// Gives out the notification that is due, if one is (NDK-CQ-3, NDK-LIFE-8).
+    /// Delivers the notification that is due, if there is one (NDK-CQ-3, NDK-LIFE-8).
     pub(crate) fn notify(&mut self, cq: CqId) {
         let Some(object) = self.cqs.get_mut(cq) else { return };
         if object.life.is_closing() {
@@ -358,7 +358,7 @@ impl Objects {
         self.outbox.push(guard, move || notification(outcome));
     }
 
-    /// A notification callback has returned.
+    /// Processes the return of a notification callback.
     pub(crate) fn notification_returned(&mut self, cq: CqId) {
         if let Some(object) = self.cqs.get(cq) {
             object.queue.callback_returned();
@@ -367,7 +367,7 @@ impl Objects {
         self.unpin(Key::Cq(cq));
     }
 
-    /// Objects that exist, the adapter not counted.
+    /// Count of objects, without the adapter itself and logical address mappings.
     pub(crate) fn count(&self) -> usize {
         self.pds.len()
             + self.cqs.len()

@@ -1,9 +1,11 @@
-//! The whole receive path: a peer that has done start-up sends a script of segments to a queue pair on virtual time.
+//! Full receive path: a peer that has completed startup sends a script of segments to a queue pair on virtual
+//! time.
 //!
-//! Input: records of 8 octets and payload, see `segment`. The adapter may accept or refuse them; in any case
-//! - nothing panics, and memory that the peer has no right to write keeps its bytes;
-//! - what the adapter sends are whole FPDUs with a right CRC, and a Terminate is the last of them;
-//! - when the peer has closed, the connection ends, every posted receive completes once, and no object is left.
+//! Input: records of 8 octets and payload, see `segment`. The adapter may accept or reject them; in any case
+//! - nothing panics, and memory without remote write access keeps its bytes;
+//! - the adapter sends whole FPDUs with correct CRCs, and a Terminate is the last of them;
+//! - after the peer has closed, the connection ends, every posted receive completes once, and no object
+//!   remains.
 
 use std::{
     collections::BTreeSet,
@@ -39,12 +41,12 @@ const LIMITS: ReadLimit = ReadLimit { inbound: 2, outbound: 2 };
 const REGION: usize = 256;
 const RECEIVES: u64 = 3;
 const READ: u64 = 9;
-/// Virtual time that a run may take: a FIN that is not answered ends by a time limit of the adapter.
+/// Virtual time limit of a run: an unanswered FIN ends by a timeout of the adapter.
 const LIMIT: Duration = Duration::from_secs(200);
 
 type Mailbox<T> = Arc<Mutex<Vec<T>>>;
 
-/// The adapter's consumer.
+/// Consumer of the adapter.
 struct Consumer {
     adapter: Adapter,
     listener: Listener,
@@ -53,7 +55,7 @@ struct Consumer {
     cq: Cq,
     qp: Qp,
     buffer: RegisteredBuffer,
-    /// Writable, readable, neither.
+    /// Remotely writable; remotely readable; neither.
     regions: [Mr; 3],
 }
 
@@ -79,9 +81,9 @@ impl Consumer {
             inbox.lock().expect("no panic").push(connector);
         })?;
         let listens = Arc::new(OnceLock::new());
-        let told = listens.clone();
+        let result_cell = listens.clone();
         let status = listener.listen(SocketAddr::from(([10, 0, 0, 2], PORT)), move |status| {
-            let _ = told.set(status);
+            let _ = result_cell.set(status);
         });
         assert_eq!(status, NtStatus::PENDING);
         assert_eq!(run(pair, |_| listens.get().copied()), NtStatus::SUCCESS);
@@ -93,7 +95,7 @@ impl Consumer {
         let mut region = 0;
         let regions = rights.map(|rights| {
             let mr = pd.create_mr(false).expect("a region");
-            // The last one has the fourth part too: sink of Reads and receives.
+            // The last region has the fourth part too: sink of Reads and receives.
             let length = if region == 2 { 2 * REGION } else { REGION };
             mr.register(&buffer, region * REGION, length, rights).expect("its memory");
             region += 1;
@@ -119,7 +121,7 @@ impl Consumer {
     }
 }
 
-/// An FPDU with a right CRC.
+/// FPDU with a correct CRC.
 fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
     octets.extend_from_slice(ulpdu);
@@ -128,7 +130,7 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     octets
 }
 
-/// What the script's segments refer to.
+/// STags, addresses and sequence numbers that the script's segments refer to.
 struct Names {
     tokens: [u32; 3],
     address: u64,
@@ -137,8 +139,8 @@ struct Names {
     sink: Option<ReadRequest>,
 }
 
-/// The octets of a record: kind, flags, region, offset (two), size, two more; then `size` octets of payload are taken
-/// from the input. Kinds 0 to 5 are messages that may be right; 6 is a ULPDU, 7 are octets, as they stand.
+/// Octets of a record: kind, flags, region, offset (two), size, two more; then `size` octets of payload are
+/// taken from the input. Kinds 0 to 5 are messages that may be valid; 6 is a ULPDU; 7 are raw octets.
 fn segment(record: [u8; 8], payload: &[u8], names: &mut Names) -> Vec<u8> {
     let [kind, flags, region, high, low, _, size, twist] = record;
     let last = flags & 1 == 0;
@@ -196,10 +198,10 @@ fn send(pair: &mut Pair<Core>, handle: OffloadHandle, octets: Vec<u8>) {
     }
 }
 
-/// The peer: its stream, and what it has received.
+/// Peer: its stream, and the messages received.
 struct Peer {
     handle: OffloadHandle,
-    /// The consumer's.
+    /// Connector of the consumer.
     connector: Connector,
     disconnected: Arc<OnceLock<u32>>,
     decoder: Decoder,
@@ -216,7 +218,7 @@ impl Peer {
         send(pair, self.handle, octets);
     }
 
-    /// Behind our FIN the consumer ends in order too.
+    /// Disconnects the consumer after the peer's FIN.
     fn follow(&self) {
         if self.disconnected.get().is_some() {
             let _ = self.connector.disconnect(|_| {});
@@ -226,9 +228,11 @@ impl Peer {
     fn receive(&mut self, pair: &mut Pair<Core>) {
         while let Some(data) = pair.receive(0, self.handle) {
             let mut rest = &data[..];
-            while let Some(ulpdu) = self.decoder.next(&mut rest).expect("FPDUs of ours are right") {
-                assert!(!self.ended, "a message behind a Terminate (RDM-5.4-3)");
-                match parse(ulpdu).expect("messages of ours are right") {
+            while let Some(ulpdu) =
+                self.decoder.next(&mut rest).expect("the adapter sends valid FPDUs")
+            {
+                assert!(!self.ended, "a message after a Terminate (RDM-5.4-3)");
+                match parse(ulpdu).expect("the adapter sends valid messages") {
                     Inbound::Terminate { .. } => self.ended = true,
                     Inbound::ReadRequest { request, .. } => self.sink = Some(request),
                     _ => {}
@@ -246,10 +250,10 @@ fn establish(pair: &mut Pair<Core>, consumer: &Consumer, opened: &Arc<OnceLock<N
     send(pair, handle, initiator.request().to_vec());
     let connector = run(pair, |_| consumer.connectors.lock().expect("no panic").pop());
     let disconnected = Arc::<OnceLock<u32>>::default();
-    let (told, hears) = (opened.clone(), disconnected.clone());
-    let event = Box::new(move |reason| hears.set(reason).expect("told once"));
+    let (result_cell, reason_cell) = (opened.clone(), disconnected.clone());
+    let event = Box::new(move |reason| reason_cell.set(reason).expect("disconnected once"));
     let status = connector.accept(&consumer.qp, LIMITS, &[], Some(event), move |status| {
-        let _ = told.set(status);
+        let _ = result_cell.set(status);
     });
     assert_eq!(status, NtStatus::PENDING);
     let mut octets = Vec::new();
@@ -263,13 +267,13 @@ fn establish(pair: &mut Pair<Core>, consumer: &Consumer, opened: &Arc<OnceLock<N
     Peer { handle, connector, disconnected, decoder, ended: false, sink: None }
 }
 
-/// Judges one input.
+/// Runs and checks one input.
 ///
 /// # Panics
-/// When a rule of the module's head is broken.
+/// If a rule of the module documentation is violated.
 pub fn check(data: &[u8]) {
     let pair = &mut pair();
-    let consumer = Consumer::new(pair).expect("an adapter has so much");
+    let consumer = Consumer::new(pair).expect("within the adapter's limits");
     for context in 0..RECEIVES {
         let sge = consumer.sge(64 * context as usize, 64);
         consumer.qp.receive(context, &[sge]).expect("room");
@@ -334,12 +338,12 @@ fn drive(pair: &mut Pair<Core>, consumer: &Consumer, data: &[u8], results: &mut 
     let _ = peer.connector.close(|| {});
 }
 
-/// A few scripts of messages that are right.
+/// Scripts of valid messages.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let record = |kind: u8, flags: u8, region: u8, low: u8, size: u8| {
         let mut record = vec![kind, flags, region, 0, low, 0, size, 9];
-        // Not what the memory holds, so that a Write that should be refused is seen.
+        // Different from the memory's content, so that a Write that should be rejected is detected.
         record.extend((0..size).map(|at| !at ^ kind));
         record
     };
@@ -358,7 +362,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = all.to_vec();
     seeds.push(all[..4].concat());
     seeds.push([&all[1][..], &all[3], &all[2], &all[5], &all[5]].concat());
-    // With a Read of the consumer's.
+    // A script with a Read of the consumer.
     seeds.push([0x40 | 4, 0, 0, 0, 0, 0, 64, 0].into_iter().chain([7; 64]).collect());
     seeds
 }

@@ -1,12 +1,13 @@
-//! MPA's stream: the decoder in any segmentation, against the same octets in one piece and a reading of its own.
+//! MPA framing: the decoder with any segmentation, compared with the same octets in one piece and with a second
+//! parser.
 //!
-//! Input: octet 0 has the form (1: CRC, 2: markers, 4: the rest is a list of ULPDUs to be encoded first), octet 1 the
-//! segmentation; the stream follows.
+//! Input: octet 0 has the form (1: CRC, 2: markers, 4: the rest is a list of ULPDUs to be encoded first), octet
+//! 1 the segmentation. The stream follows.
 
 use bytes::Bytes;
 use rdma_over_tcp::mpa::{Decoder, Encoder, MpaError, STAGE_OCTETS_MAX, Slab, crc::crc32c};
 
-/// What a decoder makes of a stream.
+/// Result of decoding a stream.
 #[derive(PartialEq, Debug, Default)]
 struct Outcome {
     ulpdus: Vec<Vec<u8>>,
@@ -22,7 +23,7 @@ fn decode(crc: bool, markers: bool, pieces: &[&[u8]]) -> Outcome {
         loop {
             match decoder.next(&mut rest) {
                 Ok(Some(ulpdu)) => {
-                    assert_eq!(outcome.error, None, "an FPDU behind an error (MPA-8-5)");
+                    assert_eq!(outcome.error, None, "an FPDU after an error (MPA-8-5)");
                     outcome.ulpdus.push(ulpdu.to_vec());
                 }
                 Ok(None) => break,
@@ -33,7 +34,7 @@ fn decode(crc: bool, markers: bool, pieces: &[&[u8]]) -> Outcome {
                 }
             }
         }
-        assert!(rest.is_empty(), "octets are left");
+        assert!(rest.is_empty(), "octets remain");
         assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
     }
     outcome.is_between = decoder.is_between_fpdus();
@@ -41,7 +42,7 @@ fn decode(crc: bool, markers: bool, pieces: &[&[u8]]) -> Outcome {
     outcome
 }
 
-/// Cuts by the low bits of `how`, which change from piece to piece.
+/// Segments by the low bits of `how`, which change from segment to segment.
 fn pieces(stream: &[u8], how: u8) -> Vec<&[u8]> {
     let (mut rest, mut step, mut found) = (stream, usize::from(how), Vec::new());
     while !rest.is_empty() {
@@ -53,8 +54,8 @@ fn pieces(stream: &[u8], how: u8) -> Vec<&[u8]> {
     found
 }
 
-/// The stream without markers by the letter of RFC 5044 §4.1: the ULPDUs, whether a CRC was wrong, and whether the
-/// stream ends with an FPDU.
+/// Parses a stream without markers by RFC 5044 §4.1. Returns the ULPDUs, true if a CRC was wrong, and true if
+/// the stream ends with an FPDU.
 fn read(crc: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool, bool) {
     let mut ulpdus = Vec::new();
     while let [high, low, ..] = rest {
@@ -74,7 +75,7 @@ fn read(crc: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool, bool) {
     (ulpdus, false, rest.is_empty())
 }
 
-/// Records of ULPDUs: a length octet, 16 octets for each, and the octets.
+/// Parses records of ULPDUs: a length octet `n`, then 1 + 9`n` octets, padded with `n` at the end of the input.
 fn ulpdus(mut rest: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     while let [length, behind @ ..] = rest {
@@ -100,10 +101,10 @@ fn encode(crc: bool, markers: bool, ulpdus: &[Vec<u8>]) -> Vec<u8> {
     stream
 }
 
-/// Judges one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When two readings differ.
+/// If two parsers differ.
 pub fn check(data: &[u8]) {
     let [form, how, rest @ ..] = data else { return };
     let (crc, markers) = (form & 1 != 0, form & 2 != 0);

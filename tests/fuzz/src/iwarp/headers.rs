@@ -1,5 +1,5 @@
-//! A ULPDU: DDP and RDMAP headers by the code, and by the letter of RFC 5041 §4 and RFC 5040 §4; and the Terminate
-//! that answers it.
+//! ULPDU: DDP and RDMAP headers parsed by the library, compared with RFC 5041 §4 and RFC 5040 §4; and the
+//! resulting Terminate.
 
 use rdma_over_tcp::{
     error::WireError,
@@ -9,7 +9,7 @@ use rdma_over_tcp::{
     },
 };
 
-/// The error of a ULPDU, by fields in their order; `None`: it has none that needs no memory of earlier ones.
+/// Error of a ULPDU, by fields in their order; `None` if it has no error that is detectable without state.
 fn error(ulpdu: &[u8]) -> Option<WireError> {
     let Some(&first) = ulpdu.first() else { return Some(WireError::MpaMarker) };
     let is_tagged = first & 0x80 != 0;
@@ -42,12 +42,12 @@ fn error(ulpdu: &[u8]) -> Option<WireError> {
     (found != queue).then_some(WireError::UntaggedQueue)
 }
 
-/// RFC 7306's opcodes may be refused or understood; their payload is not judged here.
+/// True for RFC 7306 opcodes, which may be rejected or accepted; their payload is not checked here.
 fn is_extension(ulpdu: &[u8]) -> bool {
     ulpdu.len() >= 18 && ulpdu[0] & 0x83 == 1 && (0x48..0x4c).contains(&(ulpdu[1] & 0xcf))
 }
 
-/// What a Terminate for this error has to hold, by RFC 5040 §4.8, figure 10.
+/// Expected Terminate for this error, by RFC 5040 §4.8, figure 10.
 fn terminate(error: WireError, ulpdu: &[u8]) -> Vec<u8> {
     let number = error.number();
     let header = if ulpdu.first().is_some_and(|it| it & 0x80 != 0) { 14 } else { 18 };
@@ -66,7 +66,7 @@ fn check_terminate(payload: &[u8]) {
         let received = ReceivedTerminate::parse(payload, phase);
         assert_eq!(received.is_some(), payload.len() >= 4);
         let Some(received) = received else { continue };
-        // Whatever it is, it can be shown, and what was read can be sent.
+        // Any parsed Terminate can be formatted and encoded again.
         let _ = received.to_string();
         let again = terminate_header(&received.rfc);
         assert_eq!(again[18..20], payload[..2]);
@@ -74,10 +74,10 @@ fn check_terminate(payload: &[u8]) {
     }
 }
 
-/// Judges one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When two readings differ.
+/// If two parsers differ.
 pub fn check(data: &[u8]) {
     let ulpdu = &data[..data.len().min(usize::from(u16::MAX))];
     let parsed = parse(ulpdu);
@@ -103,7 +103,7 @@ pub fn check(data: &[u8]) {
         }
         Ok(Inbound::Extension { segment, payload, opcode }) => {
             assert_eq!(payload, &ulpdu[18..]);
-            // Read or refused, whatever it holds.
+            // Accepted or rejected, for any content.
             let _ = Extension::parse(opcode, &segment, payload);
         }
         Err(error) => {

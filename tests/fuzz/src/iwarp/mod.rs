@@ -1,7 +1,7 @@
-//! iWARP against arbitrary octets: framing, headers, start-up, and an adapter's whole receive path.
+//! iWARP with arbitrary octets: framing, headers, startup, and an adapter's full receive path.
 //!
-//! Each module has a `check` that takes libFuzzer's octets, compares what the code says with a second reading that is
-//! written here, and panics where they differ.
+//! Each module has a `check` that takes libFuzzer's octets, compares the library with a second parser, and
+//! panics on a difference.
 
 pub mod adapter;
 pub mod framing;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::capture::{Frame, tcp_payload};
 
-/// The name of a target and of its directory of seeds, and its `check`.
+/// Name of a target and of its seed directory, and its `check`.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -24,7 +24,7 @@ pub const TARGETS: [Target; 4] = [
     ("adapter", adapter::check),
 ];
 
-/// Seeds of a target, from frames of captures: what TCP carries, in the form that the target reads.
+/// Seeds of a target from captured frames: the TCP payload in the input format of the target.
 #[must_use]
 pub fn seeds(target: &str, frames: &[Frame]) -> Vec<Vec<u8>> {
     let payloads = || frames.iter().filter_map(|frame| tcp_payload(&frame.bytes));
@@ -42,10 +42,10 @@ pub fn seeds(target: &str, frames: &[Frame]) -> Vec<Vec<u8>> {
     }
 }
 
-/// Runs what was found by a target.
+/// Runs the inputs found by a target.
 ///
 /// # Panics
-/// When it still breaks something, or cannot be read.
+/// If an input still fails, or cannot be read.
 pub fn replay(found: &Path) -> usize {
     let mut count = 0;
     for (target, check) in TARGETS {

@@ -1,4 +1,4 @@
-//! Two nodes on virtual time: one with byte streams, which the peer is made of, one with an adapter.
+//! Two nodes on virtual time: one with byte streams, used as the peer, one with an adapter.
 
 use host_stack::{
     host::HostConfig,
@@ -21,7 +21,7 @@ fn core<C: NodeClient + 'static>(
     Core::new(Box::new(link), engine, host, client).expect("a configuration that works")
 }
 
-/// Stations 1, with byte streams, and 2, with an adapter.
+/// Station 1 with byte streams, and station 2 with an adapter.
 pub(super) fn pair() -> Pair<Core> {
     let (left, right) = memory_link_pair(MemoryLinkOptions::default());
     let adapter = |port| {

@@ -1,6 +1,6 @@
-//! MPA's start-up frames: any octets, in any pieces, to either side.
+//! MPA startup frames: any octets, with any segmentation, to either side.
 //!
-//! Input: octet 0 is the configuration of both sides; the stream follows.
+//! Input: octet 0 is the configuration of both sides. The stream follows.
 
 use rdma_over_tcp::mpa::startup::{
     Frame, FrameKind, Initiator, PrivateData, ReadLimits, Responder, ResponderConfig, Revision,
@@ -11,7 +11,7 @@ fn rtr(bits: u8) -> RtrSet {
     RtrSet { send: bits & 1 != 0, write: bits & 2 != 0, read: bits & 4 != 0 }
 }
 
-/// RFC 5044 §7.1.1 by the letter: the octets that the frame takes, `None` while some are missing.
+/// Parses a frame by RFC 5044 §7.1.1. Returns its length in octets, `None` if it is incomplete.
 fn read(kind: FrameKind, octets: &[u8]) -> Result<Option<usize>, ()> {
     let key = kind.key();
     if octets.iter().zip(key).any(|(octet, key)| octet != key) {
@@ -34,7 +34,7 @@ fn read(kind: FrameKind, octets: &[u8]) -> Result<Option<usize>, ()> {
     Ok((octets.len() >= 20 + length).then_some(20 + length))
 }
 
-/// A frame that was read and written again has the same meaning.
+/// A parsed and re-encoded frame has the same meaning.
 fn check_again(frame: &Frame) {
     let emitted = frame.emit();
     let again = Frame::parse(frame.kind, &emitted);
@@ -47,7 +47,7 @@ fn check_frame(kind: FrameKind, octets: &[u8]) {
         parsed.as_ref().map(|it| it.as_ref().map(|it| it.1)).map_err(|_| ()),
         read(kind, octets)
     );
-    // What a prefix says is never taken back.
+    // The result for a prefix is final.
     let last = octets.len().min(540);
     for prefix in (0..last).map(|end| &octets[..end]) {
         match Frame::parse(kind, prefix) {
@@ -61,10 +61,10 @@ fn check_frame(kind: FrameKind, octets: &[u8]) {
     }
 }
 
-/// Judges one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When two readings differ, or a Reply of ours is not understood.
+/// If two parsers differ, or a Reply of this side is rejected.
 pub fn check(data: &[u8]) {
     let [form, octets @ ..] = data else { return };
     check_frame(FrameKind::Request, octets);
@@ -87,8 +87,9 @@ pub fn check(data: &[u8]) {
     let rejection = offer.clone().reject(limits, PrivateData::default());
     let (reply, negotiated) = offer.accept(limits, PrivateData::default());
     for octets in [&rejection, &reply] {
-        let (frame, taken) =
-            Frame::parse(FrameKind::Reply, octets).expect("our Reply").expect("all of it");
+        let (frame, taken) = Frame::parse(FrameKind::Reply, octets)
+            .expect("a valid Reply")
+            .expect("a complete Reply");
         assert_eq!(taken, octets.len());
         assert_eq!(frame.enhanced.is_some(), peer.is_some(), "MPE-10-1");
         assert_eq!(frame.reject, *octets == rejection);

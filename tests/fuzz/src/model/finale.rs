@@ -1,110 +1,110 @@
-//! The peer turns honest: whatever was done to the connection, both streams must still get through.
+//! Final phase: the peer turns honest, and both streams must complete regardless of the earlier operations.
 
 use offload_engine::{
     tcp::{Ecn, Flags, Segment, SeqNum, Timestamps, TxLimits},
     time::Duration,
 };
 
-use super::{End, Licence, PATIENCE, SUPER_SEGMENT, World, stream::Stream};
+use super::{AllowedOutcomes, End, PROGRESS_TIMEOUT_MIN, SUPER_SEGMENT, World, stream::Stream};
 
-/// Time in which an honest end comes: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
+/// Time limit of the final phase: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
 const TIME_MAX: Duration = Duration::from_secs(1_200);
-/// Turns in which it comes.
+/// Turn limit of the final phase.
 const TURNS_MAX: u32 = 20_000;
 
 /// Full segments that arrive as one, as from a link with receive offload.
 const COALESCED: usize = 8;
 
-/// The honest peer's side of our stream.
-struct Listener {
-    /// It has everything before; it keeps nothing behind a hole, whatever its forged SACK blocks said
-    /// (RFC 2018 §8 allows that, and the sender has to live with it).
+/// Receive state of the honest peer.
+struct PeerReceiver {
+    /// End of the data received in order. Out-of-order data are discarded, even if a forged SACK block has
+    /// reported them (RFC 2018 §8 allows that, and the sender must cope).
     next: u64,
     answer: bool,
 }
 
 impl World {
-    pub(super) fn make_peace(&mut self) {
+    pub(super) fn run_honest_peer(&mut self) {
         let started = self.now;
-        let mut listener = Listener { next: self.una, answer: true };
-        let silent_since = listener.next;
-        self.licence = Licence::default();
-        // All attempts may have been spent on a peer that was not heard of.
-        let spent = self.now - self.progress_at >= PATIENCE;
+        let mut receiver = PeerReceiver { next: self.una, answer: true };
+        let silent_since = receiver.next;
+        self.allowed_outcomes = AllowedOutcomes::default();
+        // All retransmissions may have been spent while the peer was silent.
+        let spent = self.now - self.progress_at >= PROGRESS_TIMEOUT_MIN;
         self.resume();
         self.disconnect(0);
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "chatter: {:?}", self.info());
+            assert!(turn < TURNS_MAX, "no end of traffic: {:?}", self.info());
             assert!(self.now - started < TIME_MAX, "a stall: {:?}", self.info());
             self.tick();
-            let heard = self.listen(&mut listener);
-            let spoke = self.speak(&mut listener);
+            let is_sent = self.poll_connection(&mut receiver);
+            let is_answered = self.run_peer(&mut receiver);
             self.drain_events();
             self.check_quiet();
             if self.end.is_some() {
                 break;
             }
-            if !heard && !spoke {
+            if !is_sent && !is_answered {
                 self.check_timers();
                 let deadline = self.tcp.poll_timeout().expect("an open connection has a timer");
                 self.now = self.now.max(deadline);
             }
             if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
-                self.licence.timeout = spent && listener.next == silent_since;
+                self.allowed_outcomes.timeout = spent && receiver.next == silent_since;
                 self.tcp.handle_timeout(self.now);
             }
         }
         if self.end == Some(End::Upload) {
             return;
         }
-        assert_eq!(listener.next, self.requests.end(), "our stream is not whole");
-        assert_eq!(self.delivered, self.highest, "the peer's stream is not whole");
+        assert_eq!(receiver.next, self.requests.end(), "the sent stream is incomplete");
+        assert_eq!(self.delivered, self.highest, "the peer's stream is incomplete");
         assert!(self.peer_closed && self.requests.is_closed_gracefully());
     }
 
-    /// The connection's turn. Returns whether it sent anything.
-    fn listen(&mut self, listener: &mut Listener) -> bool {
-        let mut heard = false;
+    /// Polls the connection. True if it sent a segment.
+    fn poll_connection(&mut self, receiver: &mut PeerReceiver) -> bool {
+        let mut is_sent = false;
         let limits = TxLimits { super_segment_max: SUPER_SEGMENT };
         while let Some(transmit) = self.tcp.poll_transmit(self.now, limits) {
-            heard = true;
+            is_sent = true;
             self.check_transmit(&transmit, SUPER_SEGMENT);
-            let from = SeqNum(self.setup.local_isn) + listener.next as u32;
+            let from = SeqNum(self.setup.local_isn) + receiver.next as u32;
             let ahead = i64::from(transmit.seq.distance(from));
             let fin = transmit.flags.contains(Flags::FIN);
             let len = transmit.payload_len as i64 + i64::from(fin);
             if ahead <= 0 && ahead + len > 0 {
-                listener.next += (ahead + len).cast_unsigned();
+                receiver.next += (ahead + len).cast_unsigned();
             }
-            // An honest peer answers data, and what lies before its window.
-            listener.answer |= len > 0 || ahead < 0;
+            // An honest peer acknowledges data, and segments before its window.
+            receiver.answer |= len > 0 || ahead < 0;
         }
-        heard
+        is_sent
     }
 
-    /// The peer's turn: what is missing and no SACK block has covered, then a FIN, then acknowledgements.
-    fn speak(&mut self, listener: &mut Listener) -> bool {
+    /// Runs the peer's turn: missing data that no SACK block has covered, then a FIN, then acknowledgments.
+    fn run_peer(&mut self, receiver: &mut PeerReceiver) -> bool {
         let nxt = self.rcv_nxt();
         let fin = self.fin_reached();
         let gap = self.sacked.first_gap(nxt, self.highest.min(self.edge)).filter(|_| !fin);
         if let Some((start, end)) = gap {
             let end = end.min(start + (COALESCED * self.mss()) as u64);
-            self.say(listener, start, end, false);
+            self.send_segment(receiver, start, end, false);
         } else if !fin && nxt >= self.highest {
-            // Everything has arrived: the stream ends here.
+            // All data has arrived: the stream ends here.
             self.fin = Some(self.highest);
-            self.say(listener, self.highest, self.highest, true);
-        } else if core::mem::take(&mut listener.answer) {
+            self.send_segment(receiver, self.highest, self.highest, true);
+        } else if core::mem::take(&mut receiver.answer) {
             let end = self.highest + u64::from(fin);
-            self.say(listener, end, end, false);
+            self.send_segment(receiver, end, end, false);
         } else {
             return false;
         }
         true
     }
 
-    fn say(&mut self, listener: &mut Listener, start: u64, end: u64, fin: bool) {
-        listener.answer = false;
+    fn send_segment(&mut self, receiver: &mut PeerReceiver, start: u64, end: u64, fin: bool) {
+        receiver.answer = false;
         self.sent.insert(start, end);
         let mut payload = Vec::new();
         Stream::Theirs.write(start, end - start, &mut payload);
@@ -114,7 +114,7 @@ impl World {
         let flags = if fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
         let segment = Segment {
             seq: SeqNum(self.setup.remote_isn) + start as u32,
-            ack: SeqNum(self.setup.local_isn) + listener.next as u32,
+            ack: SeqNum(self.setup.local_isn) + receiver.next as u32,
             flags,
             window: u16::MAX,
             timestamps: self.setup.timestamps.then_some(Timestamps { value, echo }),

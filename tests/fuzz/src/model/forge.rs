@@ -1,30 +1,30 @@
-//! A forged segment: where it lies, whether it may count, and what it may change.
+//! Forged segment: its offsets, its legality, and the state that it may change.
 
 use offload_engine::{
     tcp::{Ecn, Flags, SackBlock, Segment, SeqNum, TcpPhase, Timestamps},
     time::Duration,
 };
 
-use super::{Licence, World, stream::Stream};
+use super::{AllowedOutcomes, World, stream::Stream};
 use crate::script::{AckFrom, Forged, SeqFrom, Stamp};
 
-/// Payload bytes of the largest segment, coalesced ones included.
+/// Payload bytes of the largest segment, coalesced segments included.
 const PAYLOAD_MAX: u16 = 60_000;
-/// How far a clock that jumps goes, in milliseconds: not so far that what came before seems new again.
+/// Jump of the peer's clock, in milliseconds: short enough that earlier timestamps stay old.
 const JUMP: u32 = 1 << 29;
 
-/// What the rules say of a segment's text and acknowledgement.
+/// Treatment of a segment's text and acknowledgment according to the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// Both count.
+    /// Both must be processed.
     Take,
-    /// Either may: the rules leave it open, or depend on what the model does not follow.
+    /// Either may be processed: the rules allow both, or depend on state that the model does not track.
     Perhaps,
-    /// Neither may.
+    /// Neither may be processed.
     Never,
 }
 
-/// A segment that has found its place. Offsets may lie before the stream's beginning.
+/// Segment with resolved offsets, which may be before the start of the stream.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     start: i64,
@@ -36,7 +36,7 @@ struct Placed {
 }
 
 fn wrapped(origin: u64, offset: i64) -> i64 {
-    // What the wire carries is 32 bits; the place is the one nearest to the origin.
+    // The wire carries 32 bits; the offset is the one nearest to the origin.
     origin.cast_signed() + i64::from((offset - origin.cast_signed()) as i32)
 }
 
@@ -62,7 +62,7 @@ impl World {
         };
         let reset =
             placed.flags.contains(Flags::RST) && placed.start == self.rcv_nxt().cast_signed();
-        self.licence = Licence {
+        self.allowed_outcomes = AllowedOutcomes {
             reset,
             urgent: placed.flags.contains(Flags::URG) && verdict != Verdict::Never,
             timeout: false,
@@ -74,7 +74,7 @@ impl World {
         self.feed(&segment);
         let upload = segment.flags.contains(Flags::URG) && verdict == Verdict::Take;
         self.drain_events();
-        // In TIME_WAIT it ends the connection without a word (RFC 9293 §3.10.7.4, second).
+        // In TIME_WAIT an RST ends the connection without an event (RFC 9293 §3.10.7.4, second).
         let closed = self.info().phase == TcpPhase::Closed;
         assert!(!reset || closed, "a RST at RCV.NXT was ignored (RFC 5961 §3.2)");
         assert!(!upload || self.end.is_some(), "urgent data was ignored (CH-EVT-1)");
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Hands a segment to the connection as a link does.
+    /// Passes a segment to the connection as a link does.
     pub(super) fn feed(&mut self, segment: &Segment<'_>) {
         let waiting = self.tcp.backlog().is_some() || self.tcp.receive_blocked();
         let received = self.tcp.handle_segment(self.now, segment);
@@ -107,8 +107,8 @@ impl World {
             && start > fin.cast_signed() + 1
             && start <= edge.cast_signed()
         {
-            // A peer that has ended its stream names no place behind the end: the window that it
-            // advertises there would count for ever (RFC 9293 §3.10.7.4, SND.WL1).
+            // A peer that has ended its stream uses no offset after the end: the window advertised there would
+            // count forever (RFC 9293 §3.10.7.4, SND.WL1).
             start = fin.cast_signed() + 1;
         }
         let flight = self.snd_max - self.una;
@@ -130,14 +130,14 @@ impl World {
         }
     }
 
-    /// RFC 9293 §3.10.7.4, RFC 5961 §5.2, RFC 7323 §5.3.
+    /// Treatment by RFC 9293 §3.10.7.4, RFC 5961 §5.2, RFC 7323 §5.3.
     fn judge(&self, placed: &Placed) -> Verdict {
         let Placed { start, end, ack, flags, stamp, window: _ } = *placed;
         let (nxt, edge) = (self.rcv_nxt().cast_signed(), self.edge.cast_signed());
         let (una, max) = (self.una.cast_signed(), self.snd_max.cast_signed());
         let control = flags.contains(Flags::RST) || flags.contains(Flags::SYN);
         let phase = self.info().phase;
-        // Closed, and only what the consumer has not taken yet is left.
+        // Closed, and only data that the consumer has not accepted yet remains.
         if phase == TcpPhase::Closed
             || control
             || !flags.contains(Flags::ACK)
@@ -155,7 +155,7 @@ impl World {
         let stale = if end > start { end <= nxt } else { start < nxt };
         let odd = self.setup.timestamps && matches!(stamp, Stamp::Absent | Stamp::Late);
         let over = phase == TcpPhase::TimeWait;
-        // The right edge is no part of the window, but an honest peer that has filled it stands there.
+        // The right edge is outside the window, but it is SND.NXT of an honest peer that has filled the window.
         if stale || odd || over || ack < una || start == edge && start != nxt {
             return Verdict::Perhaps;
         }
@@ -165,7 +165,7 @@ impl World {
         Verdict::Take
     }
 
-    /// A FIN that may count is the stream's end for good; elsewhere it is taken off.
+    /// Makes a FIN that may count the end of the stream; removes it otherwise.
     fn place_fin(&mut self, placed: &mut Placed, verdict: Verdict) {
         if !placed.flags.contains(Flags::FIN) || verdict == Verdict::Never {
             return;
@@ -174,7 +174,7 @@ impl World {
         let repeated = placed.end >= 0 && self.fin == Some(at);
         let first =
             verdict == Verdict::Take && self.fin.is_none() && at >= self.highest && at < self.edge;
-        // Behind the edge it does not count (RFC 9293 §3.10.7.4, first), and comes again.
+        // After the edge it does not count (RFC 9293 §3.10.7.4, first), and is retransmitted.
         let outside = verdict == Verdict::Take && at > self.edge;
         if first {
             self.fin = Some(at);
@@ -185,7 +185,7 @@ impl World {
 
     fn stamp(&mut self, forged: &Forged, verdict: Verdict) -> Option<Timestamps> {
         if !self.setup.timestamps {
-            // Not negotiated: to be ignored (RFC 7323 §3.2).
+            // Not negotiated: must be ignored (RFC 7323 §3.2).
             return (forged.stamp == Stamp::Late).then_some(Timestamps { value: 1, echo: 1 });
         }
         if forged.stamp == Stamp::Ahead && !self.jumped && verdict != Verdict::Never {
@@ -206,12 +206,12 @@ impl World {
         Some(Timestamps { value, echo })
     }
 
-    /// The peer's timestamp clock.
+    /// Timestamp clock of the peer.
     pub(super) fn peer_clock(&self) -> u32 {
         self.clock.wrapping_add(self.now.as_millis() as u32)
     }
 
-    /// True bytes where they may count, false ones where they must not.
+    /// Payload: true bytes if they may count, false bytes if they must not.
     fn text(&mut self, placed: &Placed, verdict: Verdict) -> Vec<u8> {
         let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
         let (from, to) = (self.rcv_nxt().cast_signed(), limit.cast_signed());
@@ -222,7 +222,7 @@ impl World {
             self.highest = self.highest.max(low.max(high).cast_unsigned());
         }
         let mut text = Vec::new();
-        // Before the beginning of the stream, any bytes are false.
+        // Before the start of the stream, any bytes are false.
         let before = placed.end.min(0) - placed.start.min(0);
         text.resize(before as usize, 0x55);
         let start = placed.start.max(0).cast_unsigned();
@@ -244,7 +244,7 @@ impl World {
         (0..i32::from(forged.blocks.min(4))).map(block).collect()
     }
 
-    /// In-order text of an acceptable segment is taken (RFC 9293 §3.10.7.4, seventh).
+    /// Asserts that in-order text of an acceptable segment is accepted (RFC 9293 §3.10.7.4, seventh).
     fn check_received(&mut self, placed: &Placed, verdict: Verdict, before: u64) {
         let nxt = self.rcv_nxt();
         assert!(nxt >= before, "RCV.NXT moves back");
@@ -254,24 +254,24 @@ impl World {
             assert_eq!(nxt, before, "a segment that must be dropped moves RCV.NXT");
         }
         if verdict == Verdict::Take && placed.start <= before.cast_signed() {
-            assert!(nxt.cast_signed() >= text_end, "in-order data was not taken: {placed:?}");
+            assert!(nxt.cast_signed() >= text_end, "in-order data was not accepted: {placed:?}");
         }
         let received = nxt - u64::from(self.fin_reached());
-        assert!(self.sent.covers(0, received), "received what was never sent");
+        assert!(self.sent.covers(0, received), "received data that was never sent");
     }
 
-    /// What SND.UNA and SND.WND may have become.
+    /// Checks the new values of SND.UNA and SND.WND.
     fn check_acknowledged(&mut self, placed: &Placed, verdict: Verdict) {
         let info = self.info();
         let una = info.bytes_acked + u64::from(self.requests.is_closed_gracefully());
         let window = u64::from(placed.window) << self.setup.scale;
         let ack = placed.ack.max(0).cast_unsigned();
         if una != self.una {
-            assert_eq!(una, ack, "SND.UNA moves elsewhere than to SEG.ACK");
+            assert_eq!(una, ack, "SND.UNA does not move to SEG.ACK");
             assert!(verdict != Verdict::Never, "a segment that must be dropped acknowledges");
         }
         if info.snd_wnd != self.wnd {
-            assert_eq!(info.snd_wnd, window, "SND.WND is not what the segment said");
+            assert_eq!(info.snd_wnd, window, "SND.WND differs from the segment's window");
             assert!(verdict != Verdict::Never, "a segment that must be dropped sets the window");
         }
         if verdict == Verdict::Take {
@@ -282,7 +282,8 @@ impl World {
             }
         }
         if verdict != Verdict::Never {
-            // Separate maxima: only what is newer in both is surely newer than what was taken.
+            // The maxima are separate: only a segment that is newer in both is certainly newer than the
+            // processed ones.
             self.newest = (self.newest.0.max(placed.start), self.newest.1.max(ack));
             self.wnd_max = self.wnd_max.max(window);
         }
@@ -293,7 +294,7 @@ impl World {
         }
     }
 
-    /// Lets a little time pass, so that answers have somewhen to be.
+    /// Advances the time slightly, so that replies have an instant of their own.
     pub(super) fn tick(&mut self) {
         self.now += Duration::from_millis(1);
     }

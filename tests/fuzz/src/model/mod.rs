@@ -1,4 +1,4 @@
-//! The connection under test, and what must be true of it.
+//! Connection under test, and its invariants.
 
 mod finale;
 mod forge;
@@ -19,27 +19,27 @@ use offload_engine::{
 use self::{requests::Requests, stream::Stream};
 use crate::script::{Op, Setup};
 
-/// Largest super-segment, in bytes.
+/// Size of the largest GSO packet, in bytes.
 const SUPER_SEGMENT: usize = 65_160;
-/// Bytes that a run posts at most, so that it ends soon.
+/// Maximum bytes posted by a run, so that it ends soon.
 const POSTED_MAX: u64 = 300_000;
-/// Time without progress in which no connection may be given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Minimum time without progress before a connection may be aborted.
+const PROGRESS_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 
-/// What a run has exercised.
+/// Counters of the cases that a run has exercised.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Summary {
     /// Segments that the connection sent.
     pub sent: u64,
-    /// Segments that it got.
+    /// Segments that the connection received.
     pub segments: u64,
-    /// Of those: to be dropped.
+    /// Received segments that had to be dropped.
     pub dropped: u64,
-    /// Bytes that its consumer got.
+    /// Bytes delivered to the consumer.
     pub delivered: u64,
-    /// Bytes that it sent again.
+    /// Bytes retransmitted.
     pub resent: u64,
-    /// Retransmission time-outs.
+    /// Retransmission timeouts.
     pub timeouts: u64,
     /// Window probes.
     pub window_probes: u64,
@@ -47,18 +47,18 @@ pub struct Summary {
     pub sack_blocks: u64,
     /// Challenge ACKs.
     pub challenges: u64,
-    /// The run ended with a reset, an upload, an abort; or both streams were whole and closed.
+    /// Runs that ended with a reset.
     pub resets: u64,
-    /// As above.
+    /// Runs that ended with an upload.
     pub uploads: u64,
-    /// As above.
+    /// Runs that ended with an abort.
     pub aborts: u64,
-    /// As above.
+    /// Runs in which both streams were complete and closed.
     pub closed: u64,
 }
 
 impl Summary {
-    /// Adds another run's.
+    /// Adds the counters of another run.
     pub fn add(&mut self, other: &Self) {
         let Self {
             sent,
@@ -91,7 +91,7 @@ impl Summary {
     }
 }
 
-/// Why nothing more can happen.
+/// End of a connection: no further event is possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Reset,
@@ -100,40 +100,40 @@ enum End {
     Closed,
 }
 
-/// What the step that is being taken may bring about.
+/// Outcomes that the current step allows.
 #[derive(Clone, Copy, Default, Debug)]
-struct Licence {
+struct AllowedOutcomes {
     reset: bool,
     urgent: bool,
     timeout: bool,
 }
 
-/// A connection, its surroundings, and the model of both. Offsets count from the first sequence numbers.
+/// Connection, its environment, and the model of both streams. Offsets count from the initial sequence numbers.
 struct World {
     tcp: Connection,
     setup: Setup,
     now: Instant,
     summary: Summary,
     end: Option<End>,
-    licence: Licence,
+    allowed_outcomes: AllowedOutcomes,
 
-    // What we receive.
+    // Receive direction.
     delivered: u64,
-    /// Right edge of the window that was advertised.
+    /// Right edge of the advertised window.
     edge: u64,
-    /// True bytes that the peer has sent inside the window, in segments that need not be dropped.
+    /// True bytes that the peer has sent inside the window, in segments that may be processed.
     sent: Ranges,
-    /// What SACK blocks have told of.
+    /// Ranges reported in SACK blocks.
     sacked: Ranges,
-    /// The peer's stream reaches this far: the highest place it has named inside the window.
+    /// End of the peer's stream so far: the highest offset used inside the window.
     highest: u64,
-    /// Where its FIN stands.
+    /// Offset of its FIN.
     fin: Option<u64>,
     peer_closed: bool,
-    /// Bytes that the consumer will still take; `None`: all.
-    appetite: Option<u64>,
+    /// Bytes that the consumer still accepts; `None`: unlimited.
+    accept_limit: Option<u64>,
 
-    // What we send.
+    // Send direction.
     requests: Requests,
     una: u64,
     snd_max: u64,
@@ -141,24 +141,24 @@ struct World {
     fin_sent: bool,
     progress_at: Instant,
 
-    // The peer.
-    /// The newest place and acknowledgement that it has named.
+    // State of the peer.
+    /// Newest sequence and acknowledgment offset used.
     newest: (i64, u64),
     wnd_max: u64,
-    /// What its clock is ahead of the time, in milliseconds.
+    /// Offset of its clock from the time, in milliseconds.
     clock: u32,
     jumped: bool,
-    /// It has marked data with CE.
+    /// True if it has marked data with CE.
     marked: bool,
     stamps: HashSet<u32>,
-    /// The newest timestamp of ours.
+    /// Newest timestamp of this side.
     our_stamp: Option<u32>,
 }
 
-/// Carries a script out and judges it.
+/// Executes and checks a script.
 ///
 /// # Panics
-/// When the connection breaks a rule.
+/// If the connection violates a rule.
 pub fn run(setup: &Setup, ops: &[Op]) -> Summary {
     let mut world = World::new(setup);
     for op in ops {
@@ -169,14 +169,14 @@ pub fn run(setup: &Setup, ops: &[Op]) -> Summary {
         }
     }
     if world.end.is_none() {
-        world.make_peace();
+        world.run_honest_peer();
     }
     world.conclude()
 }
 
 impl World {
     fn apply(&mut self, op: Op) {
-        self.licence = Licence::default();
+        self.allowed_outcomes = AllowedOutcomes::default();
         match op {
             Op::Segment(forged) => self.forge(forged),
             Op::Post { lists, len } => self.post(lists, len),
@@ -188,14 +188,14 @@ impl World {
                 self.now += Duration::from_micros(u64::from(micros));
                 self.fire_due_timers();
             }
-            Op::Refuse { after } => self.appetite = Some(u64::from(after)),
+            Op::Refuse { after } => self.accept_limit = Some(u64::from(after)),
             Op::Resume => self.resume(),
             Op::Detach => {
                 self.tcp.detach_tail(4_096);
             }
             Op::Disconnect { len } => self.disconnect(len),
             Op::Abort => {
-                // CH-DIS-6: refused when only the consumer's part of the end is left.
+                // CH-DIS-6: refused if only the consumer's part of the close remains.
                 let closed = self.info().phase == TcpPhase::Closed;
                 self.abort();
                 if !closed {
@@ -210,7 +210,7 @@ impl World {
         self.tcp.info(self.now)
     }
 
-    /// The peer's FIN lies left of RCV.NXT.
+    /// True if the peer's FIN is before RCV.NXT.
     fn fin_reached(&self) -> bool {
         let Info { phase, bytes_received, .. } = self.info();
         match phase {
@@ -227,7 +227,7 @@ impl World {
         self.info().bytes_received + u64::from(self.fin_reached())
     }
 
-    /// Everything that is due, or at most `count` segments.
+    /// Sends all due segments, or at most `count`.
     fn transmit(&mut self, count: usize, super_segments: bool) -> usize {
         let super_segment_max = if super_segments { SUPER_SEGMENT } else { 0 };
         for sent in 0..count {
@@ -236,7 +236,7 @@ impl World {
                 self.check_timers();
                 return sent;
             };
-            assert!(sent < 10_000, "poll_transmit does not come to an end");
+            assert!(sent < 10_000, "poll_transmit does not end");
             self.check_transmit(&transmit, super_segment_max);
         }
         count
@@ -252,24 +252,24 @@ impl World {
 
     fn fire_due_timers(&mut self) {
         if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
-            self.licence.timeout = self.now - self.progress_at >= PATIENCE;
+            self.allowed_outcomes.timeout = self.now - self.progress_at >= PROGRESS_TIMEOUT_MIN;
             self.tcp.handle_timeout(self.now);
         }
     }
 
-    // The consumer.
+    // Consumer.
 
-    /// What the consumer takes of `data`, which must be what comes next.
+    /// Bytes of `data` that the consumer accepts; `data` must continue the stream.
     fn offer(&mut self, data: &[u8]) -> usize {
-        let wanted = self.appetite.unwrap_or(u64::MAX).min(data.len() as u64);
+        let wanted = self.accept_limit.unwrap_or(u64::MAX).min(data.len() as u64);
         if let Err(at) = Stream::Theirs.check(self.delivered, &data[..wanted as usize]) {
             panic!("a false byte at {at} of the peer's stream");
         }
         self.delivered += wanted;
         assert!(self.delivered <= self.edge, "bytes from beyond the advertised window");
-        assert!(self.fin.is_none_or(|fin| self.delivered <= fin), "bytes from behind the FIN");
-        if let Some(appetite) = &mut self.appetite {
-            *appetite -= wanted;
+        assert!(self.fin.is_none_or(|fin| self.delivered <= fin), "bytes from after the FIN");
+        if let Some(accept_limit) = &mut self.accept_limit {
+            *accept_limit -= wanted;
         }
         if (wanted as usize) < data.len() {
             self.tcp.block_receive();
@@ -288,12 +288,12 @@ impl World {
     }
 
     fn resume(&mut self) {
-        self.appetite = None;
+        self.accept_limit = None;
         self.tcp.resume_receive();
         self.take_backlog();
     }
 
-    // What it tells.
+    // Events.
 
     fn drain_events(&mut self) {
         while let Some(event) = self.tcp.poll_event() {
@@ -301,10 +301,14 @@ impl World {
             match event {
                 Event::SendComplete(chain) => {
                     let acked = self.info().bytes_acked;
-                    self.requests.complete(chain, acked, self.end.is_some() || self.licence.reset);
+                    self.requests.complete(
+                        chain,
+                        acked,
+                        self.end.is_some() || self.allowed_outcomes.reset,
+                    );
                 }
                 Event::DisconnectComplete(list) => {
-                    self.requests.complete_disconnect(&list, self.licence.reset);
+                    self.requests.complete_disconnect(&list, self.allowed_outcomes.reset);
                 }
                 Event::SendBacklogChange(_) => {}
                 Event::ReceiveComplete(_) => panic!("nothing is posted"),
@@ -316,13 +320,13 @@ impl World {
                 }
                 Event::Reset => {
                     // RFC 5961 §3.2.
-                    assert!(self.licence.reset, "reset without a RST at RCV.NXT");
+                    assert!(self.allowed_outcomes.reset, "reset without a RST at RCV.NXT");
                     self.end = Some(End::Reset);
                 }
                 Event::Retrieve(reason) => {
                     let allowed = match reason {
-                        UploadReason::ReceivedUrgentData => self.licence.urgent,
-                        UploadReason::TimeoutExpiration => self.licence.timeout,
+                        UploadReason::ReceivedUrgentData => self.allowed_outcomes.urgent,
+                        UploadReason::TimeoutExpiration => self.allowed_outcomes.timeout,
                         _ => false,
                     };
                     assert!(allowed, "given up without a reason: {reason:?}");
@@ -331,7 +335,10 @@ impl World {
                 Event::Closed => {
                     let ended = self.end.is_some();
                     let graceful = self.requests.is_closed_gracefully() && self.peer_closed;
-                    assert!(ended || graceful || self.licence.reset, "closed without a reason");
+                    assert!(
+                        ended || graceful || self.allowed_outcomes.reset,
+                        "closed without a reason"
+                    );
                     if !ended {
                         self.end = Some(End::Closed);
                     }
@@ -340,7 +347,7 @@ impl World {
         }
     }
 
-    // What holds after every step.
+    // Invariants after every step.
 
     fn check_quiet(&mut self) {
         let info = self.info();
@@ -356,11 +363,11 @@ impl World {
         }
         assert_eq!(self.tcp.send_outstanding() as u64, self.requests.posted() - info.bytes_acked);
         if self.tcp.backlog().is_none() {
-            assert_eq!(info.bytes_received, self.delivered, "received bytes got lost");
+            assert_eq!(info.bytes_received, self.delivered, "received bytes were lost");
         }
     }
 
-    /// RFC 9293 §3.8.1, §3.8.6.1: nothing that the peer owes an answer to may wait for ever.
+    /// RFC 9293 §3.8.1, §3.8.6.1: data that the peer must acknowledge has a timer.
     fn check_timers(&self) {
         let owed = self.requests.end() > self.una;
         if !owed || self.end.is_some() {
@@ -376,15 +383,15 @@ impl World {
         );
     }
 
-    // The end.
+    // End of a run.
 
-    /// Whatever happened: everything that was asked for is answered, once, and nothing is sent any more.
+    /// Asserts that each request has completed once, and that nothing is sent any more.
     fn conclude(mut self) -> Summary {
         if self.end == Some(End::Upload) {
-            // CH-EVT-1: an abort still works.
+            // CH-EVT-1: an abort is still possible.
             self.abort();
         }
-        self.licence = Licence { reset: true, ..Licence::default() };
+        self.allowed_outcomes = AllowedOutcomes { reset: true, ..AllowedOutcomes::default() };
         let resets = self.transmit(usize::MAX, true);
         let aborted = matches!(self.end, Some(End::Abort | End::Upload));
         assert_eq!(resets, usize::from(aborted), "segments after the end");
@@ -398,7 +405,7 @@ impl World {
 
     fn abort(&mut self) {
         let list = self.requests.abort();
-        self.licence.reset = true;
+        self.allowed_outcomes.reset = true;
         self.tcp.disconnect(self.now, Disconnect::Abortive, list);
     }
 

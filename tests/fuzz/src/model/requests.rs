@@ -1,4 +1,4 @@
-//! What was posted, and what has come back: everything once, in order (CH-SND-1, -2, CH-DIS-6).
+//! Posted requests and their completions: all of them, once, in order (CH-SND-1, -2, CH-DIS-6).
 
 use std::collections::{HashSet, VecDeque};
 
@@ -16,7 +16,7 @@ use super::{POSTED_MAX, World, stream::Stream};
 const GRACEFUL: u64 = u64::MAX;
 const ABORTIVE: u64 = u64::MAX - 1;
 
-/// How a disconnect request stands.
+/// State of a disconnect request.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Request {
     #[default]
@@ -25,7 +25,7 @@ enum Request {
     Done(NdisStatus),
 }
 
-/// Where a list ends in our stream.
+/// End of a list in the send stream.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     context: u64,
@@ -39,7 +39,7 @@ pub(super) struct Requests {
     posted: u64,
     lists: VecDeque<Posted>,
     next_context: u64,
-    /// Posted after the disconnect: refused.
+    /// Posted after the disconnect, and therefore refused.
     refused: HashSet<u64>,
     graceful: Request,
     abortive: Request,
@@ -49,7 +49,7 @@ fn list(context: u64, start: u64, len: u64) -> NetBufferList {
     let mut data = Vec::new();
     Stream::Ours.write(start, len, &mut data);
     let data = Bytes::from(data);
-    // Two pieces of memory, so that segments gather; one is shared, so that a tail is copied aside.
+    // Two buffers, so that segments gather; one is shared, so that a tail is copied.
     let cut = data.len() / 3;
     let mut list = NetBufferList::new(context);
     list.net_buffers.push(data.slice(..cut).into());
@@ -67,17 +67,17 @@ impl Requests {
         self.posted
     }
 
-    /// Whether a FIN follows what was posted.
+    /// True if a FIN follows the posted data.
     pub(super) fn wants_fin(&self) -> bool {
         self.graceful != Request::None
     }
 
-    /// Everything that the peer has to acknowledge ends here, FIN included.
+    /// End of the sequence space that the peer must acknowledge, FIN included.
     pub(super) fn end(&self) -> u64 {
         self.posted + u64::from(self.wants_fin())
     }
 
-    /// Our FIN is acknowledged.
+    /// True if the FIN of this side is acknowledged.
     pub(super) fn is_closed_gracefully(&self) -> bool {
         self.graceful == Request::Done(NdisStatus::SUCCESS)
     }
@@ -98,22 +98,22 @@ impl Requests {
         chain
     }
 
-    /// Lists have come back; `ended`: the connection was torn down.
+    /// Checks completed lists; `ended`: the connection was aborted.
     pub(super) fn complete(&mut self, chain: NblChain, acked: u64, ended: bool) {
-        assert!(!chain.is_empty(), "a completion of nothing");
+        assert!(!chain.is_empty(), "an empty completion");
         for list in chain {
             if self.refused.remove(&list.context) {
                 assert_eq!(list.status, NdisStatus::REQUEST_ABORTED);
                 continue;
             }
-            let expected = self.lists.pop_front().expect("completions for lists that were posted");
+            let expected = self.lists.pop_front().expect("a completion of a posted list");
             assert_eq!(list.context, expected.context, "completions in order");
             if list.status == NdisStatus::SUCCESS {
                 assert!(expected.end <= acked, "complete before it is acknowledged");
                 assert_eq!(list.bytes_transferred as u64, expected.len);
             } else {
                 assert_eq!(list.status, NdisStatus::REQUEST_ABORTED);
-                assert!(ended, "aborted for no reason");
+                assert!(ended, "aborted without a reason");
             }
         }
     }
@@ -122,7 +122,7 @@ impl Requests {
         let request = match list.context {
             GRACEFUL => &mut self.graceful,
             ABORTIVE => &mut self.abortive,
-            other => panic!("a disconnect {other} that nobody asked for"),
+            other => panic!("a disconnect {other} that was not requested"),
         };
         assert_eq!(*request, Request::Pending, "completed once");
         *request = Request::Done(list.status);
@@ -130,13 +130,13 @@ impl Requests {
         assert!(list.status == NdisStatus::SUCCESS || ended, "{:?}", list.status);
     }
 
-    /// The request for an abort.
+    /// Request for an abort.
     pub(super) fn abort(&mut self) -> NetBufferList {
         self.abortive = Request::Pending;
         NetBufferList::new(ABORTIVE)
     }
 
-    /// Nothing is pending.
+    /// Asserts that no request is pending.
     pub(super) fn check_answered(&self) {
         assert!(self.lists.is_empty() && self.refused.is_empty(), "lists that never completed");
         assert_ne!(self.graceful, Request::Pending, "a disconnect that never completed");

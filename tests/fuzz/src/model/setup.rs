@@ -1,4 +1,4 @@
-//! The connection that a run starts with.
+//! Initial connection of a run.
 
 use std::{collections::HashSet, net::Ipv4Addr};
 
@@ -9,16 +9,16 @@ use offload_engine::{
     time::Instant,
 };
 
-use super::{Licence, Requests, Summary, World};
+use super::{AllowedOutcomes, Requests, Summary, World};
 use crate::script::Setup;
 
 /// MSS of both directions.
 const MSS: [u16; 6] = [1460, 1460, 536, 8960, 100, 64];
-/// Bytes of the largest receive window, so that honest ends come soon.
+/// Size of the largest receive window in bytes; it keeps the final phase short.
 const RECEIVE_WINDOW_MAX: u32 = 200_000;
-/// Path MTU less headers.
+/// Path MTU without headers.
 const PATH_PAYLOAD: usize = 8_960;
-/// When a run starts.
+/// Start time of a run.
 const START: Instant = Instant::from_millis(1_000);
 
 pub(super) fn config(setup: &Setup) -> Config {
@@ -31,7 +31,7 @@ pub(super) fn config(setup: &Setup) -> Config {
         } else {
             CongestionAlgorithm::Cubic
         },
-        // Grows, but not so far that honest ends take long.
+        // Autotuned, with a limit that keeps the final phase short.
         rcv_wnd_max: 2 * RECEIVE_WINDOW_MAX,
         congestion_options: CongestionOptions {
             pacing: setup.pacing,
@@ -43,7 +43,7 @@ pub(super) fn config(setup: &Setup) -> Config {
 
 impl World {
     pub(super) fn new(setup: &Setup) -> Self {
-        // Whole units of the scale: what the handshake's windows can be.
+        // Whole units of the scale, as the handshake's windows have.
         let unscale = |bytes: u32| (bytes >> setup.scale << setup.scale).max(1 << setup.scale);
         let receive = u32::from(setup.receive_window) << setup.scale;
         let receive = unscale(receive.min(RECEIVE_WINDOW_MAX));
@@ -58,7 +58,7 @@ impl World {
             now: START,
             summary: Summary::default(),
             end: None,
-            licence: Licence::default(),
+            allowed_outcomes: AllowedOutcomes::default(),
             delivered: 0,
             edge: u64::from(receive),
             sent: Ranges::default(),
@@ -66,7 +66,7 @@ impl World {
             highest: 0,
             fin: None,
             peer_closed: false,
-            appetite: None,
+            accept_limit: None,
             requests: Requests::default(),
             una: 0,
             snd_max: 0,
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// The size of a full segment, of both directions.
+    /// Full segment size of both directions.
     pub(super) fn mss(&self) -> usize {
         self.tcp.effective_mss()
     }

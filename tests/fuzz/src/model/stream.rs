@@ -1,21 +1,20 @@
-//! The true bytes of the two streams.
+//! True bytes of the two streams.
 
 use std::sync::LazyLock;
 
-/// Bytes after which a stream repeats itself: a prime, so that no size of segments and no window hides a
-/// byte that has slipped.
+/// Period of a stream in bytes: a prime, so that a shifted byte is detected with any segment or window size.
 const PERIOD: u64 = 65_521;
-/// Bytes that are compared or copied at once.
+/// Bytes compared or copied at once.
 const CHUNK: usize = 4_096;
 
-/// Which of the two.
+/// Stream selector.
 #[derive(Clone, Copy)]
 pub(super) enum Stream {
     Ours,
     Theirs,
 }
 
-/// A period of both streams, and a chunk more.
+/// One period of both streams, and one chunk more.
 static TRUTH: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     [0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f].map(|salt| {
         let places = 0..PERIOD + CHUNK as u64;
@@ -24,7 +23,7 @@ static TRUTH: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
 });
 
 impl Stream {
-    /// The bytes from `at` on, at most [`CHUNK`] of them.
+    /// Bytes from `at` on, at most [`CHUNK`] of them.
     fn chunk(self, at: u64, len: usize) -> &'static [u8] {
         let from = (at % PERIOD) as usize;
         &TRUTH[self as usize][from..from + len.min(CHUNK)]
@@ -41,10 +40,10 @@ impl Stream {
         }
     }
 
-    /// Whether `data` are the bytes from `at` on.
+    /// Compares `data` with the bytes from `at` on.
     ///
     /// # Errors
-    /// The place of the first that is not.
+    /// The offset of the first byte that differs.
     pub(super) fn check(self, at: u64, data: &[u8]) -> Result<(), u64> {
         let mut at = at;
         for part in data.chunks(CHUNK) {
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_knows_its_bytes() {
+    fn wrong_byte_is_detected() {
         for at in [0, PERIOD - 10, 3 * PERIOD - 5_000] {
             let mut data = Vec::new();
             Stream::Ours.write(at, 9_000, &mut data);

@@ -1,4 +1,4 @@
-//! Whether a segment that the connection sends is legal.
+//! Legality of a segment that the connection sends.
 
 use offload_engine::{
     memory::to_vec,
@@ -13,10 +13,7 @@ impl World {
         let distance = transmit.seq.distance(SeqNum(self.setup.local_isn) + una as u32);
         let start = una.cast_signed() + i64::from(distance);
         if transmit.flags.contains(Flags::RST) {
-            assert!(
-                matches!(self.end, Some(End::Abort | End::Upload)),
-                "a RST that nobody asked for"
-            );
+            assert!(matches!(self.end, Some(End::Abort | End::Upload)), "an RST without an abort");
             assert!(start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed());
             return;
         }
@@ -25,10 +22,13 @@ impl World {
         assert!(!transmit.flags.contains(Flags::SYN), "{transmit:?}");
         let fin = transmit.flags.contains(Flags::FIN);
         if transmit.payload_len > 0 || fin {
-            assert!(start >= una.cast_signed(), "acknowledged bytes are sent again: {transmit:?}");
+            assert!(
+                start >= una.cast_signed(),
+                "acknowledged bytes are retransmitted: {transmit:?}"
+            );
             self.check_data(transmit, start.cast_unsigned(), fin, super_segment_max);
         } else {
-            // An acknowledgement, or an empty probe one byte back (RFC 9293 §3.8.4).
+            // An acknowledgment, or an empty probe one byte back (RFC 9293 §3.8.4).
             let legal = start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed();
             assert!(legal, "{start} is not in [{una} - 1, {}]", self.snd_max);
         }
@@ -47,7 +47,7 @@ impl World {
         assert_eq!(transmit.mss, self.mss());
         assert_eq!(transmit.retransmission, start < self.snd_max, "{transmit:?}");
         if end > self.snd_max {
-            // RFC 9293 §3.8.6: new data stays in the window, but for the byte of a probe.
+            // RFC 9293 §3.8.6: new data is within the window, except for the byte of a probe.
             let probe = self.wnd == 0 && start == self.una && end == start + 1;
             let edge = self.una + self.wnd;
             assert!(probe || end <= edge, "{start}..{end} is beyond the edge {edge}");
@@ -56,11 +56,11 @@ impl World {
         let mut at = start;
         for piece in self.tcp.payload(transmit) {
             if let Err(at) = Stream::Ours.check(at, &to_vec([piece])) {
-                panic!("another byte than was posted at {at}");
+                panic!("wrong byte at {at}");
             }
             at += piece.len() as u64;
         }
-        assert_eq!(at, data_end, "the payload has another length than the header says");
+        assert_eq!(at, data_end, "the payload length differs from the header");
         self.snd_max = self.snd_max.max(end);
         self.fin_sent |= fin;
     }
@@ -70,7 +70,7 @@ impl World {
         let expected = SeqNum(self.setup.remote_isn) + nxt as u32;
         assert_eq!(transmit.ack, expected, "the acknowledgement is RCV.NXT");
         let edge = nxt + (u64::from(transmit.window) << self.setup.scale);
-        // RFC 7323 §2.4: less than a unit of the scale may be retracted, if what was ever told is honoured.
+        // RFC 7323 §2.4: less than a unit of the scale may be retracted, if every advertised window is honored.
         let unit = 1 << self.setup.scale;
         assert!(edge + unit > self.edge, "the right edge moves left by {} bytes", self.edge - edge);
         self.edge = self.edge.max(edge);
@@ -80,22 +80,25 @@ impl World {
         assert_eq!(transmit.timestamps.is_some(), self.setup.timestamps);
         if let Some(timestamps) = transmit.timestamps {
             let age = self.our_stamp.map_or(0, |before| timestamps.value.wrapping_sub(before));
-            assert!(age.cast_signed() >= 0, "our timestamps go back");
+            assert!(age.cast_signed() >= 0, "the timestamps decrease");
             self.our_stamp = Some(timestamps.value);
-            assert!(self.stamps.contains(&timestamps.echo), "an echo of what nobody sent");
+            assert!(
+                self.stamps.contains(&timestamps.echo),
+                "an echo of a timestamp that was not sent"
+            );
         }
         let blocks = &transmit.sack[..transmit.sack_count];
         if blocks.is_empty() {
             return;
         }
         assert!(self.setup.sack, "SACK was not negotiated");
-        // RFC 2018 §3: what fits beside timestamps.
+        // RFC 2018 §3: number of blocks that fit with timestamps.
         assert!(blocks.len() <= 4 - usize::from(self.setup.timestamps));
         let places: Vec<_> = blocks.iter().map(|block| self.locate(block)).collect();
         let nxt = self.rcv_nxt().cast_signed();
         for (index, &(start, end)) in places.iter().enumerate() {
             assert!(start < end, "an empty block: {blocks:?}");
-            // RFC 2883 §4: the first may report a duplicate.
+            // RFC 2883 §4: the first block may report a duplicate.
             let inside_next = places.get(1).is_some_and(|&(from, to)| from <= start && end <= to);
             if index == 0 && (end <= nxt || inside_next) {
                 assert!(end <= self.edge.cast_signed());
@@ -103,13 +106,16 @@ impl World {
             }
             assert!(start > nxt, "a block that touches RCV.NXT: {blocks:?}");
             let (start, end) = (start.cast_unsigned(), end.cast_unsigned());
-            assert!(self.sent.covers(start, end), "a block of bytes that nobody sent: {blocks:?}");
+            assert!(
+                self.sent.covers(start, end),
+                "a block of bytes that were not sent: {blocks:?}"
+            );
             self.sacked.insert(start, end);
             self.summary.sack_blocks += 1;
         }
     }
 
-    /// RFC 3168 §6.1.2 to §6.1.6: only new data is ECN-capable and says CWR; an echo has a cause.
+    /// RFC 3168 §6.1.2 to §6.1.6: only new data is ECN-capable and carries CWR; an echo has a cause.
     fn check_ecn(&self, transmit: &Transmit) {
         let probe = self.wnd == 0;
         let fresh = transmit.payload_len > 0 && !transmit.retransmission && !probe;

@@ -1,11 +1,12 @@
-//! Calls as records of octets, so that every input is a script and a mutation keeps its neighbours' meaning.
+//! Calls as records of octets, so that every input is a script, and a mutation keeps the meaning of the other
+//! records.
 
 /// Octets of a record: the kind of the call, then its fields.
 pub(super) const RECORD: usize = 16;
-/// Calls of a script, at most.
+/// Maximum calls of a script.
 pub const CALLS_MAX: usize = 250;
 
-/// A field of a record.
+/// Field of a record.
 trait Field: Sized {
     fn read(octets: &mut impl Iterator<Item = u8>) -> Self;
     fn write(&self, octets: &mut Vec<u8>);
@@ -33,7 +34,8 @@ impl Field for u16 {
 
 macro_rules! calls {
     ($($(#[$about:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
-        /// A call. Fields that name an object count the live ones of its kind, round and round.
+        /// Call of a script. A field that selects an object is taken modulo the number of live objects of its
+        /// kind.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(missing_docs, reason = "fields are the call's arguments")]
         pub enum Call {
@@ -50,7 +52,7 @@ macro_rules! calls {
         )*];
 
         impl Call {
-            /// The record that [`Call::read`] reads.
+            /// Encodes the record that [`Call::read`] parses.
             #[must_use]
             pub fn write(&self) -> [u8; RECORD] {
                 let mut octets = Vec::with_capacity(RECORD);
@@ -71,9 +73,9 @@ macro_rules! calls {
 }
 
 calls! {
-    /// A domain, a completion queue, and regions for data that is checked.
+    /// Creates a domain, a completion queue, and regions for checked data.
     Prepare { entries: u8 }
-    /// A connection of two new identifiers, with queue pairs in one domain.
+    /// Connects two new identifiers, with queue pairs in one domain.
     Pair { cq: u8, other_cq: u8, srq: u8, caps: u8, reads: u8, data: u8 }
     /// `ibv_alloc_pd`.
     AllocPd {}
@@ -83,7 +85,7 @@ calls! {
     RegMr { pd: u8, area: u8, access: u16, offset: u16, length: u16, how: u8 }
     /// `ibv_rereg_mr`.
     ReregMr { mr: u8, flags: u8, pd: u8, area: u8, access: u16, offset: u16, length: u16 }
-    /// `ibv_dereg_mr`; the memory may be overwritten or become inaccessible at once.
+    /// `ibv_dereg_mr`; the memory may be overwritten or become inaccessible immediately.
     DeregMr { mr: u8, after: u8 }
     /// `ibv_alloc_mw`.
     AllocMw { pd: u8, kind: u8 }
@@ -91,7 +93,7 @@ calls! {
     DeallocMw { mw: u8 }
     /// `ibv_bind_mw`, or a bind by `ibv_post_send`.
     BindMw { qp: u8, mw: u8, mr: u8, offset: u16, length: u16, access: u8, flags: u8, how: u8 }
-    /// A local invalidation of a window's key.
+    /// Local invalidation of a window's key.
     InvalidateMw { qp: u8, mw: u8, flags: u8, wild: u16 }
     /// `ibv_create_comp_channel`.
     CreateChannel {}
@@ -105,7 +107,7 @@ calls! {
     PollCq { cq: u8, count: u8 }
     /// `ibv_req_notify_cq`.
     Notify { cq: u8, solicited: u8 }
-    /// `ibv_get_cq_event`, acknowledged at once or before the queue's end.
+    /// `ibv_get_cq_event`, acknowledged immediately or before the queue is destroyed.
     CqEvent { channel: u8, hold: u8 }
     /// `ibv_destroy_cq`.
     DestroyCq { cq: u8 }
@@ -125,7 +127,7 @@ calls! {
     QueryQp { qp: u8 }
     /// `ibv_destroy_qp`, `rdma_destroy_qp`.
     DestroyQp { qp: u8 }
-    /// `ibv_post_send`, of one request or a list.
+    /// `ibv_post_send` of one request or a list.
     PostSend {
         qp: u8, opcode: u8, flags: u8, shape: u8, mr: u8, length: u16, remote: u8, offset: u16, count: u8, wild: u16,
     }
@@ -133,7 +135,7 @@ calls! {
     Build { qp: u8, opcode: u8, flags: u8, shape: u8, length: u16, offset: u16, finish: u8 }
     /// `ibv_post_recv`.
     PostRecv { qp: u8, count: u8, shape: u8, mr: u8, length: u16 }
-    /// `ibv_get_async_event`, acknowledged at once or before the object's end.
+    /// `ibv_get_async_event`, acknowledged immediately or before the object is destroyed.
     AsyncEvent { hold: u8 }
     /// `rdma_create_id`.
     CreateId { channel: u8, space: u8 }
@@ -153,20 +155,20 @@ calls! {
     Reject { id: u8, data: u8 }
     /// `rdma_disconnect`.
     Disconnect { id: u8 }
-    /// `rdma_get_cm_event`, acknowledged at once or before the identifier's end.
+    /// `rdma_get_cm_event`, acknowledged immediately or before the identifier is destroyed.
     CmEvent { channel: u8, hold: u8 }
     /// `rdma_migrate_id`.
     Migrate { id: u8, channel: u8 }
     /// `rdma_destroy_id`.
     DestroyId { id: u8 }
-    /// Waits until the connects that are under way have come to an end.
+    /// Waits until the pending connects have completed.
     Establish { id: u8 }
-    /// Waits until signalled requests of live connections have completed, or a moment.
+    /// Waits until the signaled requests of live connections have completed, or for a short time.
     Drain { cq: u8 }
 }
 
 impl Call {
-    /// Reads one; any record is one.
+    /// Parses a record; every record is valid.
     #[must_use]
     pub fn read(record: &[u8; RECORD]) -> Self {
         let [kind, fields @ ..] = record;
@@ -174,14 +176,14 @@ impl Call {
     }
 }
 
-/// The script in octets; a record that is not whole is left out.
+/// Parses a script; an incomplete record is ignored.
 #[must_use]
 pub fn read(octets: &[u8]) -> Vec<Call> {
     let (records, _) = octets.as_chunks::<RECORD>();
     records.iter().take(CALLS_MAX).map(Call::read).collect()
 }
 
-/// The octets that [`read`] reads.
+/// Encodes the octets that [`read`] parses.
 #[must_use]
 pub fn write(script: &[Call]) -> Vec<u8> {
     script.iter().flat_map(Call::write).collect()

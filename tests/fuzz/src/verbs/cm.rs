@@ -1,4 +1,4 @@
-//! Identifiers: their calls and their events.
+//! Identifiers: calls and events.
 
 use core::{mem, ptr, slice};
 
@@ -23,10 +23,10 @@ use super::{
 /// Event channels of a script.
 const CHANNELS: usize = 2;
 
-/// An address of this machine's, 127.0.0.1 as a rule.
+/// Address of this machine, normally 127.0.0.1.
 fn address(port: u16, how: u8) -> sockaddr_in {
     let ip: u32 = match how & 31 {
-        // Nobody in particular; an address that this machine does not have.
+        // The unspecified address; an address that this machine does not have.
         30 => 0,
         31 => 0xc000_0201,
         _ => 0x7f00_0001,
@@ -39,7 +39,7 @@ fn address(port: u16, how: u8) -> sockaddr_in {
     }
 }
 
-/// Private data: who connects, and octets that follow from it.
+/// Private data: the connecting identifier, and octets derived from it.
 fn private_data(id: usize, attempt: u32, length: u8) -> Vec<u8> {
     if length < 8 {
         return Vec::new();
@@ -52,7 +52,7 @@ fn private_data(id: usize, attempt: u32, length: u8) -> Vec<u8> {
 impl World {
     pub(super) fn make_cm_channels(&mut self) {
         for _ in 0..CHANNELS {
-            // SAFETY: the call has no arguments; the channel was made just now.
+            // SAFETY: the call has no arguments; the channel was just created.
             unsafe {
                 let raw = ffi::rdma_create_event_channel();
                 assert!(!raw.is_null(), "rdma_create_event_channel");
@@ -71,7 +71,7 @@ impl World {
         let space = spaces[usize::from(space >> 5 == 7) * (1 + usize::from(space & 1))];
         let mut raw = ptr::null_mut();
         let on = self.cm_channels[channel];
-        // SAFETY: the channel is live, and the place is there.
+        // SAFETY: the channel is live, and the output pointer is valid.
         let returned = unsafe { ffi::rdma_create_id(on, &raw mut raw, ptr::null_mut(), space) };
         assert!(done("rdma_create_id", returned, &[]));
         Some(self.insert_id(raw, channel, Stage::Idle))
@@ -132,12 +132,12 @@ impl World {
             // SAFETY: the identifier is live.
             u16::from_be(unsafe { ffi::rdma_get_src_port(self.ids[to].raw) })
         });
-        // The target is this machine in any case.
+        // The target is always this machine.
         let (mut source, mut target) = (address(0, how >> 2), address(port, how & 30));
         let source =
             if how & 0x80 != 0 { (&raw mut source).cast::<sockaddr>() } else { ptr::null_mut() };
         let target = (&raw mut target).cast::<sockaddr>();
-        // SAFETY: the identifier is live, and the addresses are there.
+        // SAFETY: the identifier is live, and the addresses are valid.
         let returned = unsafe { ffi::rdma_resolve_addr(self.ids[id].raw, source, target, 1000) };
         let errors = [EINVAL, EADDRNOTAVAIL, EADDRINUSE, ENODEV, ENETUNREACH, EHOSTUNREACH];
         let is_done = done("rdma_resolve_addr", returned, &errors);
@@ -145,13 +145,13 @@ impl World {
             let stage = mem::replace(&mut self.ids[id].stage, Stage::AddressAsked);
             assert!(matches!(stage, Stage::Idle | Stage::Bound), "rdma_resolve_addr in {stage:?}");
         } else if self.ids[id].stage == Stage::Idle && !source.is_null() {
-            // The source may have been bound before the target was found to be out of reach.
+            // The source may have been bound before the target was found to be unreachable.
             self.ids[id].stage = self.stage_seen(id);
         }
         is_done
     }
 
-    /// Whether an idle identifier was bound by a call that has failed behind it.
+    /// Stage of an identifier after a failed call, which may have bound it.
     fn stage_seen(&mut self, id: usize) -> Stage {
         let mut at = address(0, 0);
         // SAFETY: the identifier is live.
@@ -169,13 +169,13 @@ impl World {
         let is_expected = matches!(stage, Stage::AddressAsked | Stage::AddressResolved);
         assert_eq!(is_done, is_expected, "rdma_resolve_route in {stage:?}");
         if is_done {
-            // An event of the address that waits is taken as it comes.
+            // An address event that is still queued does not change this stage.
             self.ids[id].stage = Stage::RouteAsked;
         }
         is_done
     }
 
-    /// The queue pair that an identifier would connect: its own, or one that a script names.
+    /// Queue pair that an identifier connects: its own, or one selected by the script.
     fn qp_for(&self, id: usize, qp: u8) -> Option<usize> {
         self.ids[id].qp.or_else(|| self.qps.pick(qp))
     }
@@ -189,7 +189,7 @@ impl World {
         let attempt = self.ids[id].attempt + 1;
         let data = private_data(id, attempt, data);
         let mut param = self.parameters(qp, &data, reads);
-        // SAFETY: the identifier is live, and the parameters' data are there.
+        // SAFETY: the identifier is live, and the private data of the parameters is valid.
         let returned = unsafe { ffi::rdma_connect(self.ids[id].raw, &raw mut param) };
         let errors = [EINVAL, EISCONN, EADDRINUSE, EADDRNOTAVAIL, ENODEV];
         let is_done = done("rdma_connect", returned, &errors);
@@ -223,7 +223,7 @@ impl World {
     pub(super) fn accept_with(&mut self, id: usize, qp: usize, data: u8, reads: u8) -> bool {
         let data = private_data(id, 0, data);
         let mut param = self.parameters(qp, &data, reads);
-        // SAFETY: the identifier is live, and the parameters' data are there.
+        // SAFETY: the identifier is live, and the private data of the parameters is valid.
         let returned = unsafe { ffi::rdma_accept(self.ids[id].raw, &raw mut param) };
         let errors = [EINVAL, EISCONN, ECONNRESET, ENODEV];
         let is_done = done("rdma_accept", returned, &errors);
@@ -263,7 +263,7 @@ impl World {
     pub(super) fn reject(&mut self, id: usize, data: u8) {
         let data = private_data(id, 0, data);
         let raw = self.ids[id].raw;
-        // SAFETY: the identifier is live, and the data are there.
+        // SAFETY: the identifier is live, and the private data is valid.
         let returned = unsafe { ffi::rdma_reject(raw, data.as_ptr().cast(), data.len() as u8) };
         let is_done = done("rdma_reject", returned, &[EINVAL, ENODEV]);
         let stage = self.ids[id].stage;
@@ -282,7 +282,7 @@ impl World {
                 assert!(is_done, "rdma_disconnect of a connection");
                 self.ids[id].stage = Stage::Disconnecting;
             }
-            // It may be established already: its event waits.
+            // It may be established already, with its event still queued.
             Stage::Connecting | Stage::Accepting => {}
             Stage::Disconnecting | Stage::Over => {}
             stage => assert!(!is_done, "rdma_disconnect in {stage:?}"),
@@ -297,7 +297,7 @@ impl World {
         self.ids[id].channel = channel;
     }
 
-    /// Ends an identifier; its queue pair goes first, as it has to.
+    /// Destroys an identifier; its queue pair must be destroyed first.
     pub(super) fn destroy_id(&mut self, id: usize) {
         if let Some(qp) = self.ids[id].qp {
             self.destroy_qp(qp);
@@ -319,20 +319,20 @@ impl World {
 
 /// Events.
 impl World {
-    /// Takes an event of a channel; returns whether there was one.
+    /// Polls an event of a channel. True if there was one.
     pub(super) fn cm_event(&mut self, channel: usize, is_held: bool) -> bool {
         let mut event = ptr::null_mut();
-        // SAFETY: the channel is live, and the place is there.
+        // SAFETY: the channel is live, and the output pointer is valid.
         if unsafe { ffi::rdma_get_cm_event(self.cm_channels[channel], &raw mut event) } != 0 {
             assert_eq!(errno(), EAGAIN, "rdma_get_cm_event");
             return false;
         }
-        // SAFETY: the event was taken just now.
+        // SAFETY: the event was just returned.
         let seen = unsafe { *event };
         self.summary.events += 1;
         let owner = match seen.event {
             RDMA_CM_EVENT_CONNECT_REQUEST => self.requested(channel, &seen),
-            _ => self.told(channel, &seen),
+            _ => self.identifier_event(channel, &seen),
         };
         self.ids[owner].held.push(event);
         if !is_held {
@@ -342,7 +342,8 @@ impl World {
     }
 
     fn data_of(event: &rdma_cm_event) -> Vec<u8> {
-        // SAFETY: connections have this member of the union, whose data are there until the event is acknowledged.
+        // SAFETY: connection events have this member of the union, whose data is valid until the event is
+        // acknowledged.
         unsafe {
             let conn = event.param.conn;
             match conn.private_data.is_null() {
@@ -355,16 +356,14 @@ impl World {
         }
     }
 
-    /// A request: a new identifier. Returns the listener, whose event it is.
+    /// Processes a connection request with a new identifier. Returns the listener that the event belongs to.
     fn requested(&mut self, channel: usize, event: &rdma_cm_event) -> usize {
-        let listener = self
-            .ids
-            .find(|it| it.raw == event.listen_id)
-            .expect("an event of a listener that is live");
+        let listener =
+            self.ids.find(|it| it.raw == event.listen_id).expect("an event of a live listener");
         assert_eq!(self.ids[listener].stage, Stage::Listening, "a request");
         assert_eq!((self.ids[listener].channel, event.status), (channel, 0), "a request");
         let is_new = self.ids.find(|it| it.raw == event.id).is_none();
-        assert!(is_new, "the identifier of a request is there already");
+        assert!(is_new, "the identifier of a request exists already");
         let child = self.insert_id(event.id, channel, Stage::Requested);
         let data = Self::data_of(event);
         if let Some((head, _)) = data.split_first_chunk::<8>() {
@@ -384,10 +383,9 @@ impl World {
         listener
     }
 
-    /// An event of an identifier that the program has.
-    fn told(&mut self, channel: usize, event: &rdma_cm_event) -> usize {
-        let id =
-            self.ids.find(|it| it.raw == event.id).expect("an event of an identifier that is live");
+    /// Processes an event of an existing identifier.
+    fn identifier_event(&mut self, channel: usize, event: &rdma_cm_event) -> usize {
+        let id = self.ids.find(|it| it.raw == event.id).expect("an event of a live identifier");
         let (kind, status, stage) = (event.event, event.status, self.ids[id].stage);
         assert_eq!(self.ids[id].channel, channel, "an event on another channel");
         let text = format!("event {} with status {status} in {stage:?}", kind.0);
@@ -419,7 +417,10 @@ impl World {
                 let this = Some((id, self.ids[id].attempt));
                 let is_waiting = |it: &Id| it.client == this && it.stage == Stage::Requested;
                 let is_answered = self.ids.find(is_waiting).is_none();
-                assert!(!is_rejected || is_answered, "{text}, but the peer has not answered");
+                assert!(
+                    !is_rejected || is_answered,
+                    "{text}, but the peer has not accepted or rejected"
+                );
                 match stage {
                     Stage::Connecting => self.ids[id].stage = Stage::RouteResolved,
                     Stage::Accepting if !is_rejected => self.ids[id].stage = Stage::Over,

@@ -1,4 +1,4 @@
-//! Functions that the library exports, as C programs declare them, and the inline functions of `verbs.h`.
+//! Functions exported by the library, as C programs declare them, and the inline functions of `verbs.h`.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -73,19 +73,19 @@ exported! {
     fn rdma_get_src_port(*mut rdma_cm_id) -> u16;
 }
 
-/// Why a function of a context's table can be called: the library fills it in when the device is opened.
-const FILLED: &str = "the table of an open device has it";
+/// Reason why the function pointers of a context are set: the library fills the table when it opens the device.
+const FILLED: &str = "the table of an open device is complete";
 
 /// `ibv_post_send`.
 ///
 /// # Safety
-/// The queue pair is live; the list and what it names are valid.
+/// The queue pair is live; the list and the memory it refers to are valid.
 pub(super) unsafe fn post_send(
     qp: *mut ibv_qp,
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*qp).context).ops.post_send.expect(FILLED)(qp, list, bad) }
 }
 
@@ -98,7 +98,7 @@ pub(super) unsafe fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*qp).context).ops.post_recv.expect(FILLED)(qp, list, bad) }
 }
 
@@ -111,16 +111,16 @@ pub(super) unsafe fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*srq).context).ops.post_srq_recv.expect(FILLED)(srq, list, bad) }
 }
 
 /// `ibv_poll_cq`.
 ///
 /// # Safety
-/// The queue is live, and there are so many places.
+/// The queue is live, and `places` has room for `count` completions.
 pub(super) unsafe fn poll_cq(cq: *mut ibv_cq, count: c_int, places: *mut ibv_wc) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*cq).context).ops.poll_cq.expect(FILLED)(cq, count, places) }
 }
 
@@ -129,7 +129,7 @@ pub(super) unsafe fn poll_cq(cq: *mut ibv_cq, count: c_int, places: *mut ibv_wc)
 /// # Safety
 /// The queue is live.
 pub(super) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*cq).context).ops.req_notify_cq.expect(FILLED)(cq, solicited_only) }
 }
 
@@ -138,7 +138,7 @@ pub(super) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
 /// # Safety
 /// The domain is live.
 pub(super) unsafe fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*pd).context).ops.alloc_mw.expect(FILLED)(pd, kind) }
 }
 
@@ -147,20 +147,20 @@ pub(super) unsafe fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw
 /// # Safety
 /// The window is live.
 pub(super) unsafe fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*mw).context).ops.dealloc_mw.expect(FILLED)(mw) }
 }
 
 /// `ibv_bind_mw`.
 ///
 /// # Safety
-/// Queue pair and window are live, and the region that the bind names.
+/// Queue pair and window are live, and so is the region of the bind.
 pub(super) unsafe fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*(*mw).context).ops.bind_mw.expect(FILLED)(qp, mw, bind) }
 }
 
-/// The extended table around a context.
+/// Extended table that contains a context.
 pub(super) fn extended(context: *mut ibv_context) -> *mut verbs_context {
     context.wrapping_byte_sub(core::mem::offset_of!(verbs_context, context)).cast()
 }

@@ -1,4 +1,4 @@
-//! The end of a script: what is under way comes to its end, and everything is closed.
+//! End of a script: pending operations complete, and all objects are destroyed.
 
 use super::{
     Summary, ffi,
@@ -8,11 +8,11 @@ use super::{
 };
 
 impl World {
-    /// Closes everything. Identifiers go before the other queue pairs, or behind them.
+    /// Destroys all objects. Identifiers are destroyed before or after the other queue pairs.
     pub(super) fn finish(mut self, are_identifiers_first: bool) -> Summary {
         self.settle();
         self.flush();
-        self.notice();
+        self.wait_for_due_events();
         if are_identifiers_first {
             self.ids.numbers().into_iter().for_each(|id| self.destroy_id(id));
         }
@@ -34,7 +34,7 @@ impl World {
         self.summary
     }
 
-    /// Connects, accepts and disconnects that are under way come to their event. Requests are rejected.
+    /// Waits until pending connects, accepts and disconnects have had their event. Rejects requests.
     fn settle(&mut self) {
         let is_under_way = |stage| {
             use Stage::{Accepting, AddressAsked, Connecting, Disconnecting, RouteAsked};
@@ -52,13 +52,13 @@ impl World {
         assert!(late.is_none(), "an identifier without its event: {late:?}");
     }
 
-    /// Whether a queue has failed, and has said so.
+    /// True if a completion queue has failed, and has reported the failure or must report it.
     pub(super) fn may_have_failed(&self, cq: usize) -> bool {
-        // A queue fails when it is full; that it has is told behind it.
+        // A queue fails when it is full; the failure is reported later.
         self.cqs[cq].has_failed || self.cqs[cq].needs_failure
     }
 
-    /// Every request that owes a completion has one.
+    /// Waits until every request that requires a completion has one.
     fn flush(&mut self) {
         self.qps.numbers().into_iter().for_each(|qp| self.modify_qp(qp, 6, 0));
         let mut owing = Vec::new();
@@ -69,7 +69,7 @@ impl World {
         });
     }
 
-    /// Requests that owe a completion.
+    /// Requests that require a completion.
     fn owing(&self) -> Vec<u64> {
         let mut owing = Vec::new();
         for (number, qp) in self.qps.live() {
@@ -84,9 +84,9 @@ impl World {
         owing
     }
 
-    /// Events that are due have come.
-    fn notice(&mut self) {
-        wait_until("events of completion queues come", || {
+    /// Waits until due events have arrived.
+    fn wait_for_due_events(&mut self) {
+        wait_until("events of completion queues arrive", || {
             while self.turn() > 0 {}
             let is_due = |cq: &super::world::Cq| {
                 cq.channel.is_some() && cq.is_event_due || cq.needs_failure && !cq.has_failed

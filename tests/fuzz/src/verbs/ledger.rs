@@ -1,28 +1,28 @@
-//! What was posted, and what may come of it.
+//! Posted requests and their expected completions.
 //!
-//! Each request has a number of its own as `wr_id`. A completion takes its request out of the ledger, so that a second
-//! one finds none; so does one behind its queue pair's end. Requests that are not signalled and succeed leave with the
-//! next completion of their send queue, which is in posting order.
+//! Each request has a unique number as its `wr_id`. A completion removes its request from the ledger, so a
+//! second completion finds none; the end of the queue pair removes its requests too. Successful unsignaled
+//! requests are removed by the next completion of their send queue, which is in posting order.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::memory::Memory;
 
-/// Numbers are spread over all 64 bits.
+/// Multiplier that spreads the numbers over all 64 bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Octets that a request has sent, and when they are known for certain.
+/// Octets sent by a request, and the areas that they depend on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Payload {
     pub(super) length: u32,
-    /// `None`: others may have written where they lay.
+    /// `None` if their memory may have been written by others.
     pub(super) octets: Option<Vec<u8>>,
-    /// Areas that they come from, with [`Memory::known`].
+    /// Areas of the octets, with [`Memory::known`].
     pub(super) areas: Vec<(usize, u32)>,
 }
 
 impl Payload {
-    /// The octets, unless somebody has got the right to write to them meanwhile.
+    /// The octets, unless a registration has since granted write access to them.
     pub(super) fn certain(&self, memory: &Memory) -> Option<&[u8]> {
         let is_certain =
             self.areas.iter().all(|(area, taints)| memory.is_untouched(*area, *taints));
@@ -30,23 +30,23 @@ impl Payload {
     }
 }
 
-/// What a completion's success is checked for.
+/// Check of a successful completion.
 #[derive(Clone, Debug)]
 pub(super) enum Check {
     Nothing,
-    /// A Read into a place of the sinks.
+    /// A Read into a place of the sink area.
     Read {
         place: usize,
         expected: Vec<u8>,
     },
-    /// A receive with room for so many octets; of a checked one, with its place.
+    /// A receive with room for `room` octets; a checked one has a place.
     Receive {
         room: u64,
         place: Option<usize>,
     },
 }
 
-/// The queue of a request.
+/// Queue of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Queue {
     Send(usize),
@@ -54,7 +54,7 @@ pub(super) enum Queue {
     Shared(usize),
 }
 
-/// A request that was posted.
+/// Posted request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) queue: Queue,
@@ -64,7 +64,7 @@ pub(super) struct Request {
     pub(super) check: Check,
 }
 
-/// Requests that have not completed, by number.
+/// Outstanding requests, by number.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     requests: BTreeMap<u64, Request>,
@@ -72,27 +72,27 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// The number of the next request, and its `wr_id`.
+    /// `wr_id` of the request after the next `ahead` ones.
     pub(super) fn next(&self, ahead: u64) -> u64 {
         (self.last + 1 + ahead).wrapping_mul(SPREAD)
     }
 
-    /// A request was posted.
+    /// Records a posted request.
     pub(super) fn post(&mut self, request: Request) {
         self.last += 1;
         self.requests.insert(self.last, request);
     }
 
-    /// Numbers that were given out are not used again.
+    /// Skips a number that was assigned but not posted.
     pub(super) fn skip(&mut self) {
         self.last += 1;
     }
 
-    /// A request has completed: its number, and the request. Those before it on its queue have completed as well; they
-    /// are returned behind it.
+    /// Removes a completed request. Returns its number, the request, and the earlier requests of its queue,
+    /// which have completed too.
     ///
     /// # Panics
-    /// When there is no such request.
+    /// If there is no such request.
     pub(super) fn complete(&mut self, wr_id: u64, text: &str) -> (Request, Vec<Request>) {
         let number = wr_id.wrapping_mul(inverse());
         let request = self.requests.remove(&number);
@@ -118,16 +118,16 @@ impl Ledger {
         self.requests.iter().filter(move |(_, request)| request.queue == queue)
     }
 
-    /// Takes out the requests of a queue, which do not complete any more.
+    /// Removes the requests of a queue that will not complete any more.
     pub(super) fn withdraw(&mut self, queue: Queue) -> Vec<Request> {
         let numbers: Vec<_> = self.of(queue).map(|(number, _)| *number).collect();
         numbers.iter().filter_map(|number| self.requests.remove(number)).collect()
     }
 }
 
-/// What undoes the spreading.
+/// Inverse of the multiplier.
 const fn inverse() -> u64 {
-    // Newton's iteration: each step doubles the bits that are right, of which there are 3 at first.
+    // Newton's iteration: each step doubles the number of correct bits, initially 3.
     let (mut inverse, mut step) = (SPREAD, 0);
     while step < 5 {
         inverse = inverse.wrapping_mul(2_u64.wrapping_sub(SPREAD.wrapping_mul(inverse)));
@@ -138,7 +138,7 @@ const fn inverse() -> u64 {
 
 const _: () = assert!(inverse().wrapping_mul(SPREAD) == 1);
 
-/// What one end of a connection has sent that the other can see, in order.
+/// Message or Write of one end of a connection that the other end can observe, in order.
 #[derive(Clone, Debug)]
 pub(super) enum Sent {
     Send { payload: Payload, invalidated: Option<u32> },
@@ -146,10 +146,10 @@ pub(super) enum Sent {
     Immediate { data: u32 },
 }
 
-/// A connection: what the client has sent, and the server.
+/// Connection: data sent by the client and by the server.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub(super) sent: [VecDeque<Sent>; 2],
-    /// Private data of the server's acceptance.
+    /// Private data of the server's `rdma_accept`.
     pub(super) reply: Vec<u8>,
 }

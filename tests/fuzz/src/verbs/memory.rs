@@ -2,52 +2,52 @@
 //!
 //! | area | registered | content |
 //! |---|---|---|
-//! | 0, 1 | never for writing | a pattern, which has to stay; checked Sends, Writes and Reads take it from there |
+//! | 0, 1 | never for writing | a constant pattern; the source of checked Sends, Writes and Reads |
 //! | 2 | for local writing | places of checked receives |
-//! | 3 | for the peer's writing | places of checked Writes |
+//! | 3 | for remote writing | places of checked Writes |
 //! | 4 | for local writing | places of checked Reads |
-//! | 5 to 7 | anyhow | overwritten or made inaccessible when their last registration has ended |
+//! | 5 to 7 | with any rights | overwritten or made inaccessible after their last deregistration |
 //!
-//! An area that was overwritten after its last registration has to stay as it is; one that is inaccessible ends the
-//! process when it is touched.
+//! An area that was overwritten after its last deregistration must not change. An access to an inaccessible
+//! area crashes the process.
 
 use core::{ffi::c_void, ptr, slice};
 
 /// Octets of an area.
 pub(super) const AREA: usize = 16 * 1024;
-/// Areas with content that is checked.
+/// Areas with checked content.
 pub(super) const CHECKED: usize = 5;
-/// Areas.
+/// Number of areas.
 pub(super) const AREAS: usize = 8;
-/// The areas that checked requests send from.
+/// Source areas of checked requests.
 pub(super) const SOURCES: usize = 2;
-/// The area of checked receives.
+/// Area of checked receives.
 pub(super) const RECEIVES: usize = 2;
-/// The area of checked Writes.
+/// Area of checked Writes.
 pub(super) const TARGETS: usize = 3;
-/// The area of checked Reads.
+/// Area of checked Reads.
 pub(super) const SINKS: usize = 4;
 /// Octets of a place in areas 2 to 4.
 pub(super) const PLACE: usize = 256;
 /// Places of an area.
 const PLACES: usize = AREA / PLACE;
-/// Areas lie so far apart; between them nothing is mapped.
+/// Distance of two areas in octets; the memory between them is unmapped.
 const STRIDE: usize = AREA + 64 * 1024;
-/// Octet that areas are overwritten with when their last registration has ended.
+/// Octet that overwrites areas after their last deregistration.
 const POISON: u8 = 0xdb;
 
-/// What there is at an area.
+/// State of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
-    /// The pattern, or what was written by right.
+    /// The pattern, or data that were written legally.
     Used,
-    /// Overwritten: nobody may read or write it.
+    /// Overwritten: neither readable nor writable for requests.
     Poisoned,
     /// No access.
-    Gone,
+    Inaccessible,
 }
 
-/// What becomes of an area when its last registration has ended.
+/// Treatment of an area after its last deregistration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum After {
     Keep,
@@ -55,21 +55,21 @@ pub(super) enum After {
     Unmap,
 }
 
-/// The areas.
+/// All areas and their state.
 #[derive(Debug)]
 pub(super) struct Memory {
     base: *mut u8,
     content: [Content; AREAS],
     /// Registrations for writing so far.
     taints: [u32; AREAS],
-    /// None of them since the area has got its pattern.
+    /// True if there was none since the area was filled with its pattern.
     is_known: [bool; AREAS],
     /// Live registrations.
     registered: [u32; AREAS],
     taken: [[bool; PLACES]; CHECKED],
 }
 
-/// The pattern of an area: no two places are alike.
+/// Pattern of an area: no two places are equal.
 fn pattern(area: usize, at: usize) -> u8 {
     let word = (at / 8 * 131 + area * 7919) as u32;
     (word.wrapping_mul(0x9e37_79b9) >> (at % 4 * 8)) as u8 ^ (at % 8) as u8
@@ -79,12 +79,12 @@ impl Memory {
     /// Maps the areas.
     pub(super) fn new() -> Self {
         let (rights, kind) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping touches no other.
+        // SAFETY: a new mapping affects no other.
         let base = unsafe { libc::mmap(ptr::null_mut(), STRIDE * AREAS, rights, kind, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED, "memory for {AREAS} areas");
         let mut memory = Self {
             base: base.cast(),
-            content: [Content::Gone; AREAS],
+            content: [Content::Inaccessible; AREAS],
             taints: [0; AREAS],
             is_known: [true; AREAS],
             registered: [0; AREAS],
@@ -94,51 +94,51 @@ impl Memory {
         memory
     }
 
-    /// The address of an octet, or of one behind the area.
+    /// Address of an octet, or of the one after the area.
     pub(super) fn address(&self, area: usize, at: usize) -> *mut u8 {
         self.base.wrapping_add(area * STRIDE + at)
     }
 
     fn protect(&self, area: usize, rights: i32) {
         let start = self.address(area, 0).cast::<c_void>();
-        // SAFETY: the area is whole pages of the mapping; nothing of Rust's lies in it.
+        // SAFETY: the area is whole pages of the mapping, which contain no Rust object.
         assert_eq!(unsafe { libc::mprotect(start, AREA, rights) }, 0, "mprotect");
     }
 
-    /// Gives an area its pattern.
+    /// Fills an area with its pattern.
     fn fill(&mut self, area: usize) {
         self.protect(area, libc::PROT_READ | libc::PROT_WRITE);
         for at in 0..AREA {
-            // SAFETY: the area was made accessible; the library writes to it by raw pointers as well.
+            // SAFETY: the area was made accessible; the library writes to it through raw pointers as well.
             unsafe { self.address(area, at).write(pattern(area, at)) };
         }
         self.content[area] = Content::Used;
         self.is_known[area] = true;
     }
 
-    /// A copy of octets; `None`: not within the area, or not accessible.
+    /// Copy of octets; `None` if they are not within the area, or not accessible.
     pub(super) fn copy(&self, area: usize, at: usize, length: usize) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
-        if end > AREA || self.content[area] == Content::Gone {
+        if end > AREA || self.content[area] == Content::Inaccessible {
             return None;
         }
         // SAFETY: the octets are within an accessible area.
         Some(unsafe { slice::from_raw_parts(self.address(area, at), length) }.to_vec())
     }
 
-    /// Registers an area: one that was overwritten has its pattern again. One that is not accessible stays so, unless
-    /// it `is_wanted`.
+    /// Prepares an area for registration: an overwritten area is filled with its pattern again. An inaccessible
+    /// area is restored only if `is_wanted`.
     pub(super) fn before_registration(&mut self, area: usize, is_wanted: bool) {
         if self.content[area] == Content::Poisoned
-            || self.content[area] == Content::Gone && is_wanted
+            || self.content[area] == Content::Inaccessible && is_wanted
         {
             self.check_poison(area);
             self.fill(area);
         }
     }
 
-    pub(super) fn is_gone(&self, area: usize) -> bool {
-        self.content[area] == Content::Gone
+    pub(super) fn is_inaccessible(&self, area: usize) -> bool {
+        self.content[area] == Content::Inaccessible
     }
 
     pub(super) fn registered(&mut self, area: usize, is_written: bool) {
@@ -147,7 +147,7 @@ impl Memory {
         self.is_known[area] &= !is_written;
     }
 
-    /// A registration has ended, and with it, if it was the last one, the program's promise to keep the memory.
+    /// Records a deregistration. After the last one the program may reuse the memory.
     pub(super) fn deregistered(&mut self, area: usize, after: After) {
         self.registered[area] -= 1;
         if self.registered[area] > 0 || area < CHECKED {
@@ -162,23 +162,23 @@ impl Memory {
             }
             After::Unmap => {
                 self.protect(area, libc::PROT_NONE);
-                self.content[area] = Content::Gone;
+                self.content[area] = Content::Inaccessible;
             }
         }
     }
 
-    /// How often an area was registered for writing, if what is in it is known: a request that is posted now sends
-    /// that, unless the number has changed meanwhile.
+    /// Number of registrations for writing, if the area's content is known. A request posted now sends that
+    /// content, unless the number changes before the transfer.
     pub(super) fn known(&self, area: usize) -> Option<u32> {
         self.is_known[area].then_some(self.taints[area])
     }
 
-    /// Whether nobody has got the right to write to an area since [`Memory::known`] has said `taints`.
+    /// True if no write access to an area was granted since [`Memory::known`] returned `taints`.
     pub(super) fn is_untouched(&self, area: usize, taints: u32) -> bool {
         self.taints[area] == taints
     }
 
-    /// A free place of an area, which is taken.
+    /// Allocates a free place of an area.
     pub(super) fn take_place(&mut self, area: usize) -> Option<usize> {
         let free = self.taken[area].iter().position(|taken| !taken)?;
         self.taken[area][free] = true;
@@ -197,9 +197,9 @@ impl Memory {
         }
     }
 
-    /// Nothing was written where nothing may be written. Then all is as at first.
+    /// Asserts that only writable memory was written. Then restores the initial state.
     pub(super) fn finish(&mut self) {
-        assert_eq!(self.registered, [0; AREAS], "registrations are left");
+        assert_eq!(self.registered, [0; AREAS], "registrations remain");
         for area in 0..AREAS {
             self.check_poison(area);
             if area < SOURCES {
@@ -207,7 +207,7 @@ impl Memory {
                 let changed = (0..AREA).find(|at| found[*at] != pattern(area, *at));
                 assert_eq!(
                     changed, None,
-                    "area {area} was written to, which is registered for reading"
+                    "area {area} was written to, but is registered for reading only"
                 );
             }
             self.fill(area);

@@ -1,24 +1,24 @@
-//! Verbs and connection management as a program calls them: any order, any arguments.
+//! Verbs and connection management in any order and with any arguments.
 //!
-//! A script is a list of [`Call`]s, which one thread makes through the exported C functions of the library. Both ends
-//! of every connection are in this process, on kernel sockets of the loopback interface. Objects are live ones; keys,
-//! lengths, addresses, counts and flags may be wrong. What a program must not do by the manual pages is not done:
-//! objects that are gone are not named, and identifiers outlive their queue pairs and events.
+//! A script is a list of [`Call`]s. One thread makes the calls through the exported C functions of the library.
+//! Both ends of every connection are in this process, on kernel sockets of the loopback interface. Objects are
+//! live; keys, lengths, addresses, counts and flags may be invalid. Behavior that the manual pages forbid to a
+//! program is excluded: destroyed objects are not used, and identifiers outlive their queue pairs and events.
 //!
-//! Each call and each completion is compared with what the harness knows:
+//! Each call and each completion is compared with the state of the harness:
 //!
-//! - nothing crashes, panics, or takes longer than a limit; a failure is one of those that the call has, and a valid
-//!   request is refused for lack of room only;
-//! - a request completes once, on its queue, in order, with its `wr_id`, and not behind its queue pair's end; one that
-//!   is not signalled and succeeds does not. When all queue pairs are in error at the end every request that owes a
-//!   completion has one, unless its completion queue has failed and has said so;
-//! - a receive has what the peer has sent, in order; so has the target of a Write before it, and the sink of a Read.
-//!   Memory that is registered for reading stays as it is, and that of an ended registration may be overwritten or
-//!   become inaccessible at once;
-//! - an object that is in use is EBUSY, and works on; an event is of a live object, in a state that allows it, and an
-//!   armed completion queue has one;
-//! - a connect, an accept and a disconnect come to their event;
-//! - at the end everything can be closed, and descriptors and threads are as many as before.
+//! - Nothing crashes, panics, or exceeds a time limit. A failure is one that the call may return, and a valid
+//!   request is rejected only if the queue is full.
+//! - A request completes once, on its queue, in order, with its `wr_id`, and not after the end of its queue
+//!   pair. An unsignaled request that succeeds has no completion. At the end all queue pairs are in error. Then
+//!   every request that requires a completion has one, unless its completion queue has reported a failure.
+//! - A receive contains the data sent by the peer, in order; so do the target of an earlier Write, and the sink
+//!   of a Read. Memory registered for reading does not change. Memory of a removed registration may be
+//!   overwritten or become inaccessible immediately.
+//! - Destroying an object in use returns EBUSY, and the object stays usable. An event refers to a live object,
+//!   in a state that allows it, and an armed completion queue generates one.
+//! - A connect, an accept and a disconnect generate their event.
+//! - At the end every object can be destroyed, and the numbers of descriptors and threads are unchanged.
 
 mod calls;
 mod cm;
@@ -41,21 +41,21 @@ pub use self::{
     calls::{CALLS_MAX, Call, read, write},
     watch::watch_crashes,
 };
-use self::{watch::Holdings, world::World};
+use self::{watch::ResourceUsage, world::World};
 
 macro_rules! summary {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// What scripts have seen.
+        /// Counters of the cases that scripts have exercised.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct Summary {
             $($(#[$about])* pub $name: u64,)*
         }
 
         impl Summary {
-            /// Nothing was seen.
+            /// All counters zero.
             pub const NOTHING: Self = Self { $($name: 0),* };
 
-            /// Whether there is as much of everything as in another.
+            /// True if every counter is at least that of `other`.
             #[must_use]
             pub const fn has(&self, other: &Self) -> bool {
                 $(self.$name >= other.$name)&&*
@@ -77,42 +77,42 @@ summary! {
     receives,
     /// Binds posted.
     binds,
-    /// Registrations that were changed or ended.
+    /// Registrations changed or removed.
     registrations,
     /// Completions polled.
     completions,
-    /// Those of success.
+    /// Successful completions.
     successes,
-    /// Those of flushed requests.
+    /// Completions of flushed requests.
     flushed,
-    /// Messages that have come to a receive.
+    /// Messages received.
     messages,
-    /// Transfers whose data were compared.
+    /// Transfers with compared data.
     checked,
     /// Events of all kinds.
     events,
-    /// Completion queues that have failed.
+    /// Failed completion queues.
     overruns,
-    /// Calls that have answered EBUSY.
+    /// Calls that returned EBUSY.
     busy,
     /// Connection requests.
     requests,
-    /// Ends of connections that were established.
+    /// Connection ends that were established.
     established,
-    /// Ends that were not.
+    /// Connection ends that were not established.
     failed_connects,
-    /// Those that the peer has refused.
+    /// Connection ends that the peer has rejected.
     rejected,
 }
 
-/// Makes the calls of a script, and closes what it leaves.
+/// Makes the calls of a script, and destroys the remaining objects.
 ///
 /// # Panics
 /// On a violation.
 pub fn run(script: &[Call]) -> Summary {
-    let lasting = watch::lasting().lock().unwrap_or_else(PoisonError::into_inner);
-    let (before, panics) = (Holdings::now(), watch::panics());
-    let mut world = World::new(lasting);
+    let process_state = watch::process_state().lock().unwrap_or_else(PoisonError::into_inner);
+    let (before, panics) = (ResourceUsage::now(), watch::panics());
+    let mut world = World::new(process_state);
     for (at, call) in script.iter().enumerate() {
         watch::calling(Some(format!("call {at}, {call:?}")));
         world.step(call);
@@ -122,13 +122,13 @@ pub fn run(script: &[Call]) -> Summary {
     let summary = world.finish(script.len() % 2 == 1);
     assert_eq!(watch::panics(), panics, "the library has panicked at the end of the script");
     watch::wait_until("descriptors and threads are as many as before", || {
-        Holdings::now().is_within(before)
+        ResourceUsage::now().is_within(before)
     });
     watch::calling(None);
     summary
 }
 
-/// Runs the script that libFuzzer's octets are.
+/// Runs libFuzzer's octets as a script.
 pub fn check(octets: &[u8]) {
     run(&read(octets));
 }

@@ -1,4 +1,4 @@
-//! Calls that make, change and end objects.
+//! Calls that create, modify and destroy objects.
 
 use core::{ffi::c_void, ptr};
 
@@ -25,7 +25,7 @@ use super::{
     world::{Channel, Cq, Mr, Mw, Pd, Qp, Srq, World, done, errno, made, status},
 };
 
-/// What an area may be registered for: see [`Memory`](super::memory::Memory).
+/// Access rights that an area may be registered with: see [`Memory`](super::memory::Memory).
 fn allowed(area: usize) -> u32 {
     match area {
         0..SOURCES => IBV_ACCESS_REMOTE_READ,
@@ -38,19 +38,19 @@ fn allowed(area: usize) -> u32 {
 const KNOWN_ACCESS: u32 = 0x3ff0_00ff;
 const FOREIGN_WRITE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// A registration that a script asks for.
+/// Registration requested by a script.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct RequestedRegistration {
     area: usize,
     access: u32,
     at: usize,
     length: usize,
 }
 
-impl Wanted {
+impl RequestedRegistration {
     fn new(area: u8, access: u16, offset: u16, length: u16) -> Self {
         let area = usize::from(area) % AREAS;
-        // The two bits above the flags of 8 bits stand for ranges that begin far above.
+        // The bits above the low 8 select flags from bit 20 and from bit 30.
         let access = u32::from(access & 0xff)
             | u32::from(access >> 8 & 3) << 20
             | u32::from(access >> 10 & 1) << 30;
@@ -62,15 +62,15 @@ impl Wanted {
         Self { area, access, at, length: usize::from(length) % (AREA - at + 1) }
     }
 
-    /// The error that there has to be; `Err` of 0: the registration has to succeed.
-    fn error(self, is_gone: bool) -> i32 {
+    /// Expected errno, or 0 if the registration must succeed.
+    fn error(self, is_inaccessible: bool) -> i32 {
         let Self { access, length, .. } = self;
         match () {
             () if access & IBV_ACCESS_ON_DEMAND != 0 => EOPNOTSUPP,
             () if access & !KNOWN_ACCESS != 0 => EINVAL,
             () if access & FOREIGN_WRITE != 0 && access & IBV_ACCESS_LOCAL_WRITE == 0 => EINVAL,
             () if length == 0 => EINVAL,
-            () if is_gone => EFAULT,
+            () if is_inaccessible => EFAULT,
             () => 0,
         }
     }
@@ -87,13 +87,13 @@ impl World {
             return None;
         }
         // SAFETY: the device is open.
-        let raw = unsafe { ffi::ibv_alloc_pd(self.lasting.context) };
+        let raw = unsafe { ffi::ibv_alloc_pd(self.process_state.context) };
         Some(self.pds.insert(Pd { raw: made("ibv_alloc_pd", raw, &[])? }))
     }
 
     pub(super) fn dealloc_pd(&mut self, pd: usize) {
         let expected = if self.is_pd_used(pd) { EBUSY } else { 0 };
-        // SAFETY: the domain is live, and not used any more if that succeeds.
+        // SAFETY: the domain is live, and not used any more on success.
         let returned = unsafe { ffi::ibv_dealloc_pd(self.pds[pd].raw) };
         assert_eq!(returned, expected, "ibv_dealloc_pd");
         self.summary.busy += u64::from(returned != 0);
@@ -113,11 +113,11 @@ impl World {
         if !self.mrs.has_room() {
             return None;
         }
-        let wanted = Wanted::new(area, access, offset, length);
+        let wanted = RequestedRegistration::new(area, access, offset, length);
         let is_wanted = how & 7 != 7;
         self.memory().before_registration(wanted.area, is_wanted);
         let address = self.memory().address(wanted.area, wanted.at);
-        let expected = wanted.error(self.memory().is_gone(wanted.area));
+        let expected = wanted.error(self.memory().is_inaccessible(wanted.area));
         let iova = if how & 8 != 0 && wanted.area >= CHECKED {
             u64::from(length) << 33 | 0x123
         } else {
@@ -125,7 +125,7 @@ impl World {
         };
         let raw = self.pds[pd].raw;
         let (start, bits) = (address.cast::<c_void>(), wanted.access);
-        // SAFETY: the domain is live; memory that is not there is refused.
+        // SAFETY: the domain is live; inaccessible memory is rejected.
         let raw = unsafe {
             match how & 8 {
                 0 => ffi::ibv_reg_mr(raw, start, wanted.length, bits.cast_signed()),
@@ -135,7 +135,7 @@ impl World {
         let found = if raw.is_null() { errno() } else { 0 };
         assert_eq!(found, expected, "ibv_reg_mr");
         let raw = made("ibv_reg_mr", raw, &[expected])?;
-        let Wanted { area, access, at, length } = wanted;
+        let RequestedRegistration { area, access, at, length } = wanted;
         self.memory().registered(area, wanted.is_written());
         Some(self.mrs.insert(Mr { raw, pd, area, access, at, length, iova }))
     }
@@ -151,16 +151,16 @@ impl World {
     ) {
         let Mr { area: old_area, access: old_access, at, length, mut iova, pd: old_pd, raw } =
             self.mrs[mr];
-        // Areas with a purpose keep it.
+        // Areas with a purpose are unchanged.
         if old_area < CHECKED {
             return;
         }
         let flags = u32::from(flags & 15);
         let has = |flag| flags & flag != 0;
-        let mut wanted = Wanted { area: old_area, access: old_access, at, length };
-        let asked = Wanted::new(area % 3 + CHECKED as u8, access, range.0, range.1);
+        let mut wanted = RequestedRegistration { area: old_area, access: old_access, at, length };
+        let asked = RequestedRegistration::new(area % 3 + CHECKED as u8, access, range.0, range.1);
         if has(IBV_REREG_MR_CHANGE_TRANSLATION) {
-            wanted = Wanted { access: old_access, ..asked };
+            wanted = RequestedRegistration { access: old_access, ..asked };
             self.memory().before_registration(wanted.area, true);
         }
         if has(IBV_REREG_MR_CHANGE_ACCESS) {
@@ -169,31 +169,31 @@ impl World {
         let address = self.memory().address(asked.area, asked.at).cast();
         let pd_raw = self.pds[pd].raw;
         let (bits, how) = (asked.access.cast_signed(), flags.cast_signed());
-        // SAFETY: region and domain are live, and the memory is there.
+        // SAFETY: region and domain are live, and the memory is valid.
         let returned = unsafe { ffi::ibv_rereg_mr(raw, how, pd_raw, address, asked.length, bits) };
         let is_bound = self.mws.live().any(|(_, it)| it.regions.contains(&mr));
         let is_valid = flags != 0 && flags < 8 && wanted.error(false) == 0;
         if returned != 0 {
             assert_eq!(returned, IBV_REREG_MR_ERR_INPUT.0, "ibv_rereg_mr");
-            assert!(!is_valid || is_bound, "ibv_rereg_mr has refused what is valid");
+            assert!(!is_valid || is_bound, "ibv_rereg_mr has rejected a valid request");
             return;
         }
-        assert!(is_valid, "ibv_rereg_mr has taken what is not valid");
+        assert!(is_valid, "ibv_rereg_mr has accepted an invalid request");
         self.memory().registered(wanted.area, wanted.is_written());
         self.memory().deregistered(old_area, After::Keep);
         if has(IBV_REREG_MR_CHANGE_TRANSLATION) {
             iova = self.memory().address(wanted.area, wanted.at) as u64;
         }
         let pd = if has(IBV_REREG_MR_CHANGE_PD) { pd } else { old_pd };
-        let Wanted { area, access, at, length } = wanted;
+        let RequestedRegistration { area, access, at, length } = wanted;
         self.mrs[mr] = Mr { raw, pd, area, access, at, length, iova };
-        // What is bound is bound to the new registration at most.
+        // A window can be bound at most to the new registration.
         self.summary.registrations += 1;
     }
 
     pub(super) fn dereg_mr(&mut self, mr: usize, after: u8) {
         let is_bound = self.mws.live().any(|(_, it)| it.regions.contains(&mr));
-        // SAFETY: the region is live, and not used any more if that succeeds.
+        // SAFETY: the region is live, and not used any more on success.
         let returned = unsafe { ffi::ibv_dereg_mr(self.mrs[mr].raw) };
         let errors: &[i32] = if is_bound { &[EBUSY] } else { &[] };
         self.summary.busy += u64::from(returned != 0);
@@ -228,12 +228,12 @@ impl World {
         self.mws.remove(mw);
     }
 
-    /// A region of an area with a purpose.
+    /// Region of an area with a purpose.
     pub(super) fn region_of(&self, pd: usize, area: usize) -> Option<usize> {
         self.mrs.find(|it| it.pd == pd && it.area == area)
     }
 
-    /// A region of the areas without.
+    /// Region of an area without a purpose.
     pub(super) fn free_region(&self, choice: u8) -> Option<usize> {
         let free: Vec<_> = self.mrs.live().filter(|(_, it)| it.area >= CHECKED).collect();
         let chosen = usize::from(choice).checked_rem(free.len())?;
@@ -246,9 +246,9 @@ impl World {
     pub(super) fn create_channel(&mut self) {
         if self.channels.has_room() {
             // SAFETY: the device is open.
-            let raw = unsafe { ffi::ibv_create_comp_channel(self.lasting.context) };
+            let raw = unsafe { ffi::ibv_create_comp_channel(self.process_state.context) };
             if let Some(raw) = made("ibv_create_comp_channel", raw, &[]) {
-                // SAFETY: the channel was made just now.
+                // SAFETY: the channel was just created.
                 set_nonblocking(unsafe { (*raw).fd });
                 self.channels.insert(Channel { raw });
             }
@@ -257,7 +257,7 @@ impl World {
 
     pub(super) fn destroy_channel(&mut self, channel: usize) {
         let is_used = self.cqs.live().any(|(_, it)| it.channel == Some(channel));
-        // SAFETY: the channel is live, and not used any more if that succeeds.
+        // SAFETY: the channel is live, and not used any more on success.
         let returned = unsafe { ffi::ibv_destroy_comp_channel(self.channels[channel].raw) };
         assert_eq!(returned, if is_used { EBUSY } else { 0 }, "ibv_destroy_comp_channel");
         self.summary.busy += u64::from(is_used);
@@ -272,12 +272,13 @@ impl World {
         }
         let on = channel.map_or(ptr::null_mut(), |channel| self.channels[channel].raw);
         let context = self.cqs.live().count() as *mut c_void;
-        // SAFETY: the device is open, and the channel live or null.
-        let raw = unsafe { ffi::ibv_create_cq(self.lasting.context, entries, context, on, 0) };
+        // SAFETY: the device is open, and the channel is live or null.
+        let raw =
+            unsafe { ffi::ibv_create_cq(self.process_state.context, entries, context, on, 0) };
         assert_eq!(raw.is_null(), entries <= 0, "ibv_create_cq of {entries}");
         let raw = made("ibv_create_cq", raw, &[EINVAL])?;
-        // SAFETY: the queue was made just now.
-        assert!(unsafe { (*raw).cqe } >= entries, "fewer entries than were asked for");
+        // SAFETY: the queue was just created.
+        assert!(unsafe { (*raw).cqe } >= entries, "fewer entries than requested");
         Some(self.cqs.insert(Cq {
             raw,
             channel,
@@ -289,7 +290,7 @@ impl World {
             held_async: Vec::new(),
             has_failed: false,
             needs_failure: false,
-            is_failure_heard: false,
+            is_failure_reported: false,
         }))
     }
 
@@ -302,7 +303,7 @@ impl World {
     pub(super) fn destroy_cq(&mut self, cq: usize) {
         self.acknowledge_of_cq(cq);
         let is_used = self.qps.live().any(|(_, it)| it.send_cq == cq || it.receive_cq == cq);
-        // SAFETY: the queue is live, and not used any more if that succeeds.
+        // SAFETY: the queue is live, and not used any more on success.
         let returned = unsafe { ffi::ibv_destroy_cq(self.cqs[cq].raw) };
         assert_eq!(returned, if is_used { EBUSY } else { 0 }, "ibv_destroy_cq");
         self.summary.busy += u64::from(is_used);
@@ -331,7 +332,7 @@ impl World {
         // SAFETY: the queue is live.
         let returned = unsafe { ffi::ibv_modify_srq(raw, &raw mut attr, mask.cast_signed()) };
         if status("ibv_modify_srq", returned, &[EINVAL]) {
-            assert!(mask < 4, "ibv_modify_srq has taken mask {mask}");
+            assert!(mask < 4, "ibv_modify_srq has accepted mask {mask}");
             if mask & IBV_SRQ_MAX_WR != 0 {
                 self.srqs[srq].depth = max_wr;
             }
@@ -345,7 +346,7 @@ impl World {
     pub(super) fn destroy_srq(&mut self, srq: usize) {
         self.acknowledge_of_srq(srq);
         let is_used = self.qps.live().any(|(_, it)| it.srq == Some(srq));
-        // SAFETY: the queue is live, and not used any more if that succeeds.
+        // SAFETY: the queue is live, and not used any more on success.
         let returned = unsafe { ffi::ibv_destroy_srq(self.srqs[srq].raw) };
         assert_eq!(returned, if is_used { EBUSY } else { 0 }, "ibv_destroy_srq");
         self.summary.busy += u64::from(is_used);
@@ -355,7 +356,7 @@ impl World {
         }
     }
 
-    /// Requests that do not complete any more: their places are free.
+    /// Removes requests that will not complete any more, and frees their places.
     pub(super) fn withdraw(&mut self, queue: Queue) {
         for Request { check, .. } in self.ledger.withdraw(queue) {
             self.free(&check);
@@ -371,7 +372,7 @@ impl World {
     }
 }
 
-/// What a queue pair is to be.
+/// Parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QpPlan {
     pub(super) pd: usize,
@@ -423,19 +424,22 @@ impl World {
             && cap.max_inline_data <= 1024
             && !is_foreign_srq;
         let raw = made("create a queue pair", raw, &[EINVAL, EOPNOTSUPP, ENOMEM]);
-        assert!(raw.is_none() || is_valid, "a queue pair was made of what is not valid");
+        assert!(raw.is_none() || is_valid, "a queue pair was created with invalid attributes");
         if raw.is_none() && is_valid {
-            wait_until("the failure that a valid queue pair was refused for is told", || {
-                while self.async_event(false) {}
-                [send_cq, receive_cq].iter().any(|cq| self.cqs[*cq].has_failed)
-            });
+            wait_until(
+                "the failure that caused the rejection of a valid queue pair is reported",
+                || {
+                    while self.async_event(false) {}
+                    [send_cq, receive_cq].iter().any(|cq| self.cqs[*cq].has_failed)
+                },
+            );
         }
         let raw = raw?;
-        // SAFETY: the queue pair was made just now.
+        // SAFETY: the queue pair was just created.
         let number = unsafe { (*raw).qp_num };
         assert!(
             self.qps.find(|it| it.number == number).is_none(),
-            "two queue pairs have one number"
+            "two queue pairs have the same number"
         );
         let made = self.qps.insert(Qp {
             raw,
@@ -477,7 +481,7 @@ impl World {
         let pd = self.pds[pd].raw;
         if let Some(id) = id {
             let raw = self.ids[id].raw;
-            // SAFETY: the identifier is live, and so is what the attributes name.
+            // SAFETY: the identifier is live, and so are the objects of the attributes.
             return unsafe {
                 match done(
                     "rdma_create_qp",
@@ -490,7 +494,7 @@ impl World {
             };
         }
         if !is_extended {
-            // SAFETY: the domain is live, and so is what the attributes name.
+            // SAFETY: the domain is live, and so are the objects of the attributes.
             return unsafe { ffi::ibv_create_qp(pd, attr) };
         }
         let mut extended = ibv_qp_init_attr_ex::zeroed();
@@ -500,10 +504,10 @@ impl World {
         extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         extended.pd = pd;
         extended.send_ops_flags = SEND_OPS.into();
-        let context = self.lasting.context;
+        let context = self.process_state.context;
         // SAFETY: as above; the table is that of the open device.
         unsafe {
-            let create = (*ffi::extended(context)).create_qp_ex.expect("the table has it");
+            let create = (*ffi::extended(context)).create_qp_ex.expect("the table is complete");
             let made = create(context, &raw mut extended);
             attr.cap = extended.cap;
             made
@@ -521,7 +525,7 @@ impl World {
         if mask & IBV_QP_STATE.cast_signed() == 0 {
             return;
         }
-        assert!(has_moved || state != 0 && state != 6, "ibv_modify_qp has refused state {state}");
+        assert!(has_moved || state != 0 && state != 6, "ibv_modify_qp has rejected state {state}");
         match state {
             0 => {
                 self.qps[qp].takes_sends = false;
@@ -536,7 +540,7 @@ impl World {
         }
     }
 
-    /// A queue pair was brought to its error state.
+    /// Records that a queue pair has entered its error state.
     fn fail_qp(&mut self, qp: usize) {
         self.qps[qp].ends += 1;
         self.qps[qp].takes_sends = true;
@@ -547,7 +551,7 @@ impl World {
         let (mut attr, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
         let raw = self.qps[qp].raw;
         let mask = IBV_QP_STATE.cast_signed();
-        // SAFETY: the queue pair is live, and the places are there.
+        // SAFETY: the queue pair is live, and the output pointers are valid.
         let returned = unsafe { ffi::ibv_query_qp(raw, &raw mut attr, mask, &raw mut init) };
         assert_eq!(returned, 0, "ibv_query_qp");
         let state = attr.qp_state.0;
@@ -561,7 +565,7 @@ impl World {
     pub(super) fn destroy_qp(&mut self, qp: usize) {
         self.acknowledge_of_qp(qp);
         match self.qps[qp].id {
-            // SAFETY: the queue pair is that of the identifier, and not used any more.
+            // SAFETY: the queue pair belongs to the identifier, and is not used any more.
             Some(id) => unsafe {
                 ffi::rdma_destroy_qp(self.ids[id].raw);
                 assert!((*self.ids[id].raw).qp.is_null(), "rdma_destroy_qp");
@@ -582,7 +586,7 @@ impl World {
         }
     }
 
-    /// A region for windows, which need the right.
+    /// True if a region has the right that windows require.
     pub(super) const fn may_bind(mr: &Mr) -> bool {
         mr.access & IBV_ACCESS_MW_BIND != 0
     }

@@ -1,4 +1,4 @@
-//! Completions and events, and what they have to say.
+//! Completions and events, and their checks.
 
 use core::{ffi::c_void, ptr};
 
@@ -21,9 +21,9 @@ use super::{
 
 const SUCCESS: u32 = 0;
 const FLUSHED: u32 = 5;
-/// `ibv_wc_status` of requests on iWARP.
+/// Values of `ibv_wc_status` for requests on iWARP.
 const STATUSES: [u32; 9] = [SUCCESS, 1, 2, 4, FLUSHED, 9, 10, 11, 12];
-/// A bit of `ibv_wc_opcode`.
+/// Receive bit of `ibv_wc_opcode`.
 const RECEIVE: u32 = 128;
 
 fn text(wc: &ibv_wc) -> String {
@@ -32,11 +32,11 @@ fn text(wc: &ibv_wc) -> String {
 
 /// Completions.
 impl World {
-    /// Polls; returns how many completions there were.
+    /// Polls a completion queue. Returns the number of completions.
     pub(super) fn poll_cq(&mut self, cq: usize, count: u8) -> usize {
         let mut places = [ibv_wc::zeroed(); 16];
         let asked = usize::from(count).min(places.len());
-        // SAFETY: the queue is live, and there are so many places.
+        // SAFETY: the queue is live, and the output array has `asked` entries.
         let polled = unsafe { ffi::poll_cq(self.cqs[cq].raw, asked as i32, places.as_mut_ptr()) };
         let polled = usize::try_from(polled).unwrap_or_else(|_| panic!("ibv_poll_cq: {polled}"));
         assert!(polled <= asked, "ibv_poll_cq: {polled} of {asked}");
@@ -55,9 +55,10 @@ impl World {
 
     fn completed(&mut self, cq: usize, wc: &ibv_wc) {
         let text = text(wc);
-        assert!(STATUSES.contains(&wc.status.0), "no status of iWARP: {text}");
+        assert!(STATUSES.contains(&wc.status.0), "not a status of iWARP: {text}");
         let qp = self.qps.find(|it| it.number == wc.qp_num);
-        let qp = qp.unwrap_or_else(|| panic!("a completion behind its queue pair's end: {text}"));
+        let qp =
+            qp.unwrap_or_else(|| panic!("a completion after the end of its queue pair: {text}"));
         let (request, silent) = self.ledger.complete(wc.wr_id, &text);
         for passed in silent {
             self.check_read(&passed.check, true);
@@ -72,7 +73,7 @@ impl World {
                 assert_eq!((of, cq), (qp, self.qps[qp].send_cq), "wrong queue: {text}");
                 assert!(
                     request.is_signaled || !is_success,
-                    "a success that is not signalled: {text}"
+                    "a completion of an unsignaled success: {text}"
                 );
                 assert!(
                     !is_success || wc.opcode.0 == request.opcode,
@@ -108,23 +109,26 @@ impl World {
             let found = self.memory().copy(SINKS, *place, expected.len());
             assert!(
                 found.as_deref() == Some(expected),
-                "a Read has brought other data: {found:?}, not {expected:?}"
+                "wrong data of a Read: {found:?}, not {expected:?}"
             );
             self.summary.checked += 1;
         }
     }
 
-    /// A message has come: the next of those that the peer has sent. Writes before it are there.
+    /// Checks a received message: the next one that the peer has sent. Earlier Writes must be visible.
     fn received(&mut self, qp: usize, wc: &ibv_wc, room: u64, place: Option<usize>) {
         let text = text(wc);
-        assert!(u64::from(wc.byte_len) <= room, "more than there is room for: {text}");
+        assert!(
+            u64::from(wc.byte_len) <= room,
+            "more octets than the receive has room for: {text}"
+        );
         let Some((connection, end)) = self.qps[qp].connection else { return };
         loop {
             let sent = self.connections[connection].sent[1 - end].pop_front();
-            match sent.unwrap_or_else(|| panic!("a message that nobody has sent: {text}")) {
+            match sent.unwrap_or_else(|| panic!("a message that was not sent: {text}")) {
                 Sent::Write { place, octets } => {
                     let found = self.memory().copy(TARGETS, place, octets.len());
-                    assert!(found.as_ref() == Some(&octets), "a Write has brought other data");
+                    assert!(found.as_ref() == Some(&octets), "wrong data of a Write");
                     self.memory().free_place(TARGETS, place);
                     self.summary.checked += 1;
                 }
@@ -140,11 +144,11 @@ impl World {
                     assert_eq!(wc.wc_flags, flags, "{text}");
                     assert!(invalidated.is_none_or(|key| wc.imm_data == key), "{text}");
                     self.summary.messages += 1;
-                    let certain = payload.certain(&self.lasting.memory).map(<[u8]>::to_vec);
+                    let certain = payload.certain(&self.process_state.memory).map(<[u8]>::to_vec);
                     if let (Some(expected), Some(place)) = (certain, place) {
                         assert!(expected.len() <= PLACE);
                         let found = self.memory().copy(RECEIVES, place, expected.len());
-                        assert!(found == Some(expected), "a Send has brought other data");
+                        assert!(found == Some(expected), "wrong data of a Send");
                         self.summary.checked += 1;
                     }
                     return;
@@ -162,26 +166,23 @@ impl World {
         cq.is_armed_any |= !is_solicited;
     }
 
-    /// Takes an event of a channel; returns whether there was one.
+    /// Polls an event of a channel. True if there was one.
     pub(super) fn cq_event(&mut self, channel: usize, is_held: bool) -> bool {
         let (mut found, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
         let raw = self.channels[channel].raw;
-        // SAFETY: the channel is live, and the places are there.
+        // SAFETY: the channel is live, and the output pointers are valid.
         if unsafe { ffi::ibv_get_cq_event(raw, &raw mut found, &raw mut context) } != 0 {
             assert_eq!(errno(), EAGAIN, "ibv_get_cq_event");
             return false;
         }
-        let cq = self
-            .cqs
-            .find(|it| it.raw == found)
-            .expect("an event of a completion queue that is live");
+        let cq = self.cqs.find(|it| it.raw == found).expect("an event of a live completion queue");
         let state = &mut self.cqs[cq];
         assert_eq!(state.channel, Some(channel), "an event on another channel");
-        // The failure of the queue is told on the channel as well.
-        let is_asked = state.arms > 0 || !state.is_failure_heard;
-        assert!(is_asked, "an event that nobody has asked for");
+        // The failure of the queue is reported on the channel as well.
+        let is_asked = state.arms > 0 || !state.is_failure_reported;
+        assert!(is_asked, "an event that was not requested");
         if state.arms == 0 {
-            state.is_failure_heard = true;
+            state.is_failure_reported = true;
             state.needs_failure = true;
         }
         state.arms = state.arms.saturating_sub(1);
@@ -197,7 +198,7 @@ impl World {
     fn acknowledge_cq_events(&mut self, cq: usize) {
         let held = core::mem::take(&mut self.cqs[cq].held);
         if held > 0 {
-            // SAFETY: the queue is live, and so many of its events were taken.
+            // SAFETY: the queue is live, and this number of its events was returned.
             unsafe { ffi::ibv_ack_cq_events(self.cqs[cq].raw, held) };
         }
     }
@@ -205,7 +206,7 @@ impl World {
 
 fn acknowledge(held: Vec<ibv_async_event>) {
     for mut event in held {
-        // SAFETY: the event was taken, and its object is live.
+        // SAFETY: the event was returned, and its object is live.
         unsafe { ffi::ibv_ack_async_event(&raw mut event) };
     }
 }
@@ -225,15 +226,15 @@ impl World {
         acknowledge(core::mem::take(&mut self.qps[qp].held_async));
     }
 
-    /// Takes an event of either open device; returns whether there was one.
+    /// Polls an event of either open device. True if there was one.
     pub(super) fn async_event(&mut self, is_held: bool) -> bool {
-        let (own, theirs) = (self.lasting.context, self.lasting.of_identifiers);
+        let (own, theirs) = (self.process_state.context, self.process_state.of_identifiers);
         self.async_event_of(own, is_held) || self.async_event_of(theirs, is_held)
     }
 
     fn async_event_of(&mut self, context: *mut ibv_context, is_held: bool) -> bool {
         let mut event = ibv_async_event::zeroed();
-        // SAFETY: the device is open, and the place is there.
+        // SAFETY: the device is open, and the output pointer is valid.
         if unsafe { ffi::ibv_get_async_event(context, &raw mut event) } != 0 {
             assert_eq!(errno(), EAGAIN, "ibv_get_async_event");
             return false;
@@ -241,7 +242,7 @@ impl World {
         self.summary.events += 1;
         let kind = event.event_type;
         let live = "an event of an object that is live";
-        // SAFETY: the kind says which member of the union there is.
+        // SAFETY: the event type selects the member of the union.
         let (of_cq, of_qp, of_srq) =
             unsafe { (event.element.cq, event.element.qp, event.element.srq) };
         let held = match kind {
@@ -270,7 +271,7 @@ impl World {
                 let qp = &mut self.qps[qp];
                 qp.last_receives += 1;
                 assert!(qp.srq.is_some(), "a last receive without a shared queue");
-                // A queue that has failed ends its queue pairs, connected or not (NDK-CQ-13).
+                // A failed queue ends its queue pairs, connected or not (NDK-CQ-13).
                 let queues = [qp.send_cq, qp.receive_cq];
                 let failed = queues.iter().filter(|cq| self.cqs[**cq].has_failed).count() as u32;
                 let ends = qp.attempts + qp.ends + failed;

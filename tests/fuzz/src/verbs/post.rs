@@ -25,28 +25,28 @@ use super::{
     world::{World, status},
 };
 
-/// Entries of a request that the library looks at; more are refused, wherever they lead to.
+/// Maximum entries of a request; requests with more are rejected, regardless of their addresses.
 const ENTRIES_MAX: usize = 16;
-/// Requests of one list, at most.
+/// Maximum requests of one list.
 const LIST_MAX: u8 = 12;
 
 /// Local memory of a request.
 #[derive(Clone, Default)]
 struct Local {
     sges: Vec<ibv_sge>,
-    /// A count that is not that of the list.
+    /// A count that differs from the length of the list.
     count: Option<i32>,
     payload: Payload,
-    /// Every entry is within memory that may be used so.
+    /// True if every entry is within memory that permits the access.
     is_valid: bool,
 }
 
-/// One send request under way to its post.
+/// Send request before its post.
 struct Planned {
     wr: ibv_send_wr,
     local: Local,
     check: Check,
-    /// What the peer is to see, in order.
+    /// Messages and Writes that the peer will observe, in order.
     sent: Vec<Sent>,
     opcode: u32,
     is_valid: bool,
@@ -79,7 +79,7 @@ fn completion_opcode(opcode: ibv_wr_opcode) -> u32 {
 }
 
 impl World {
-    /// Entries in the areas that nobody writes to: `count` of them, `length` octets in all.
+    /// `count` entries in the constant areas, with `length` octets in total.
     fn checked_source(
         &mut self,
         pd: usize,
@@ -106,7 +106,7 @@ impl World {
         Some(local)
     }
 
-    /// An entry in a region without a purpose.
+    /// Entry in a region without a purpose.
     fn free_source(&mut self, pd: usize, choice: u8, offset: u16, length: usize) -> Option<Local> {
         let mr = self.free_region(choice)?;
         let mr = &self.mrs[mr];
@@ -122,7 +122,7 @@ impl World {
         Some(Local { sges, count: None, payload, is_valid })
     }
 
-    /// Entries that are wrong in one way or another. Addresses are not touched for an entry that is refused.
+    /// Entries that are invalid in some way. The memory of a rejected entry is not accessed.
     fn wild_source(&mut self, pd: usize, plan: SendPlan) -> Option<Local> {
         let mut local = self.free_source(pd, plan.mr, plan.offset, plan.length.into())?;
         local.is_valid = false;
@@ -141,7 +141,7 @@ impl World {
         Some(local)
     }
 
-    /// Memory of the peer that a request without a check names.
+    /// Remote memory of an unchecked request.
     fn wild_target(&self, plan: SendPlan) -> (u64, u32) {
         let SendPlan { remote, wild, offset, .. } = plan;
         let window = self.mws.pick(remote).filter(|_| remote & 0x40 != 0);
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// The domain of the queue pair at the other end, if that is there.
+    /// Domain of the queue pair at the other end, if it exists.
     fn peer_pd(&self, qp: usize) -> Option<usize> {
         let (connection, end) = self.qps[qp].connection?;
         let peer = self.qps.find(|it| it.connection == Some((connection, 1 - end)))?;
@@ -260,7 +260,7 @@ impl World {
                 let (compare_add, swap) = (plan.wild.into(), plan.length.into());
                 wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
             }
-            // Requests with objects of their own have their own calls.
+            // Requests on other objects have calls of their own.
             IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => return None,
             _ => {}
         }
@@ -271,7 +271,7 @@ impl World {
             && local.is_valid
             && local.sges.len() <= sges_max
             && (!is_read || self.qps[qp].has_reads && !is_inline);
-        // What is copied has to be there.
+        // Copied data must be accessible.
         let mut local = local;
         if is_inline && !self.resolve_inline(&mut local) {
             self.free(&check);
@@ -280,7 +280,7 @@ impl World {
         Some(Planned { wr, local, check, sent, opcode: completion_opcode(opcode), is_valid })
     }
 
-    /// Inline data are named by their addresses, whatever they are registered by. Returns whether they are there.
+    /// Resolves inline data, which are addressed without registration. True if they are accessible.
     fn resolve_inline(&mut self, local: &mut Local) -> bool {
         if local.count.is_some() || local.sges.len() > ENTRIES_MAX {
             return true;
@@ -318,7 +318,7 @@ impl World {
         }
         let mut bad = ptr::null_mut();
         let raw = self.qps[qp].raw;
-        // SAFETY: the queue pair is live, and the list is whole; memory that it names is refused or there.
+        // SAFETY: the queue pair is live, and the list is complete; invalid memory of the list is rejected.
         let returned = unsafe { ffi::post_send(raw, &raw mut list[0].wr, &raw mut bad) };
         assert_eq!(first, list[0].wr.wr_id);
         let has_posted = status("ibv_post_send", returned, &[EINVAL, ENOMEM]);
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// A request was posted.
+    /// Records a posted request.
     fn sent(&mut self, qp: usize, planned: Planned) {
         let Planned { wr, check, sent, opcode, .. } = planned;
         let is_signaled = wr.send_flags & IBV_SEND_SIGNALED != 0 || self.qps[qp].is_all_signaled;
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// A request was not posted: its places are free.
+    /// Frees the places of a request that was not posted.
     fn forget(&mut self, planned: Planned) {
         self.free(&planned.check);
         for sent in planned.sent {
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// What is valid is refused for lack of room only, and for that only when there is none.
+    /// Asserts that a valid request is rejected only with ENOMEM, and only if the queue is full.
     fn judge_refusal(&self, qp: usize, planned: &Planned, returned: i32) {
         let outstanding = self.ledger.of(Queue::Send(qp)).count();
         let QpRoom { sends_max, takes_sends } = self.room(qp);
@@ -373,7 +373,7 @@ impl World {
             ),
             _ => assert!(
                 !(planned.is_valid && takes_sends),
-                "a valid request was refused: {returned}, opcode {}, {} entries, flags {}, {} octets",
+                "a valid request was rejected: {returned}, opcode {}, {} entries, flags {}, {} octets",
                 planned.wr.opcode.0,
                 planned.local.sges.len(),
                 planned.wr.send_flags,
@@ -393,7 +393,7 @@ impl World {
             return;
         }
         let Some(mut planned) = self.plan_send(qp, plan) else { return };
-        // SAFETY: the queue pair is live, and was made for it.
+        // SAFETY: the queue pair is live, and was created with the extended interface.
         let ex = unsafe { ffi::ibv_qp_to_qp_ex(self.qps[qp].raw) };
         assert!(!ex.is_null(), "ibv_qp_to_qp_ex");
         if planned.local.count.is_some() || planned.local.sges.len() > ENTRIES_MAX {
@@ -485,7 +485,8 @@ impl World {
         }
     }
 
-    /// Receives: with a place each, in a region without a purpose, of no octets, or wrong.
+    /// Receives of one of four kinds: with a place each, in a region without a purpose, without entries, or
+    /// invalid.
     fn plan_receive(
         &mut self,
         pd: usize,
@@ -561,7 +562,7 @@ impl World {
             list[at].next = &raw mut list[at + 1];
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue is live, and the list is whole; its memory is not touched now.
+        // SAFETY: the queue is live, and the list is complete; its memory is not accessed by this call.
         let returned = unsafe {
             match queue {
                 Queue::Shared(srq) => {
@@ -595,26 +596,26 @@ impl World {
                 let is_shared = matches!(queue, Queue::Receive(qp) if self.qps[qp].srq.is_some());
                 let is_valid =
                     local.is_valid && local.sges.len() <= sges_max as usize && !is_shared;
-                assert!(!is_valid, "a valid receive was refused: {returned}");
+                assert!(!is_valid, "a valid receive was rejected: {returned}");
             }
             self.free(&check);
         }
     }
 }
 
-/// Room of a send queue.
+/// Capacity of a send queue.
 struct QpRoom {
     sends_max: usize,
     takes_sends: bool,
 }
 
-/// Builds a request. Returns whether there is a function for it.
+/// Builds a request. True if the interface has a function for it.
 ///
 /// # Safety
-/// The queue pair is live and was made for it; memory of inline data is there.
+/// The queue pair is live and was created with the extended interface; memory of inline data is accessible.
 unsafe fn begin(ex: *mut ibv_qp_ex, planned: &Planned) -> bool {
     let Planned { wr, local, .. } = planned;
-    // SAFETY: as the caller says; the opcode says which member of the union there is.
+    // SAFETY: guaranteed by the caller; the opcode selects the member of the union.
     unsafe {
         let (rdma, atomic) = (wr.wr.rdma, wr.wr.atomic);
         (*ex).wr_start.expect("wr_start")(ex);

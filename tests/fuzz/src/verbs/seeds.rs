@@ -1,4 +1,4 @@
-//! Scripts: some that mean something, and any number from seeds.
+//! Scripts: some with a purpose, and any number from seeds.
 
 use oorandom::Rand32;
 
@@ -9,7 +9,7 @@ const FENCE: u8 = 1;
 const SIGNALED: u8 = 2;
 const SOLICITED: u8 = 4;
 const INLINE: u8 = 8;
-/// Places of the work requests' opcodes in a script.
+/// Indices of the work request opcodes in a script.
 const SEND: u8 = 0;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
@@ -17,7 +17,7 @@ const SEND_WITH_INVALIDATE: u8 = 3;
 const WRITE_WITH_IMMEDIATE: u8 = 4;
 const SWAP: u8 = 5;
 const ADD: u8 = 6;
-/// Shapes of requests: with checked data; one in a list; of no octets; in memory without a purpose; wrong.
+/// Shapes of requests: with checked data; one in a list; without octets; in memory without a purpose; invalid.
 const CHECKED: u8 = 0;
 const LIST: u8 = 8;
 const EMPTY: u8 = 4;
@@ -30,7 +30,7 @@ const OWN: u8 = 1;
 const RESET: u8 = 0;
 const ERROR: u8 = 6;
 
-/// Posts from the client's queue pair, or from another.
+/// Posts to the client's queue pair, or to another.
 const fn post(qp: u8, opcode: u8, flags: u8, shape: u8, length: u16) -> Call {
     let (mr, remote, offset, count, wild) = (0, 0, 0, 3, 0);
     Call::PostSend { qp, opcode, flags, shape, mr, length, remote, offset, count, wild }
@@ -44,7 +44,7 @@ const fn pair(srq: u8) -> Call {
     Call::Pair { cq: 0, other_cq: 0, srq, caps: CAPS, reads: 4, data: 12 }
 }
 
-/// A region without a purpose.
+/// Region without a purpose.
 const fn region(area: u8, access: u16) -> Call {
     Call::RegMr { pd: 0, area, access, offset: 0, length: 8192, how: 0 }
 }
@@ -364,7 +364,7 @@ const fn build(opcode: u8, flags: u8) -> Call {
     Call::Build { qp: 0, opcode, flags, shape: CHECKED, length: 60, offset: 3, finish: 0 }
 }
 
-/// How many of a thousand records of a kind stay in a script.
+/// Records per thousand of a kind that remain in a script.
 const fn share(call: &Call) -> u32 {
     match call {
         Call::Pair { .. } => 1000,
@@ -380,7 +380,7 @@ const fn share(call: &Call) -> u32 {
     }
 }
 
-/// The script of a seed.
+/// Script of a seed.
 #[must_use]
 pub fn random(seed: u64) -> Vec<Call> {
     let mut random = Rand32::new(seed);
@@ -400,7 +400,7 @@ pub fn random(seed: u64) -> Vec<Call> {
     while script.len() < length {
         let mut record = [0; RECORD];
         record.iter_mut().for_each(|octet| *octet = random.rand_u32() as u8);
-        // Half of the calls post.
+        // Half of the calls are posts.
         record[0] = match random.rand_range(0..10) {
             0..4 => post(0, 0, 0, 0, 0).write()[0],
             4 => receives(0, 1).write()[0],
@@ -411,7 +411,7 @@ pub fn random(seed: u64) -> Vec<Call> {
         if random.rand_range(0..1000) >= share(&call) {
             continue;
         }
-        // The long wait is for scripts whose requests complete.
+        // The long wait is reserved for scripts whose requests complete.
         script.push(if call == DRAIN { Call::Drain { cq: 0 } } else { call });
         if matches!(call, Call::Pair { .. }) && random.rand_range(0..4) > 0 {
             script.extend((0..8).map(|qp| receives(qp, 1 + record[1] % 16)));

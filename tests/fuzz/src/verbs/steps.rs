@@ -1,4 +1,4 @@
-//! The calls of a script, one by one.
+//! Execution of the calls of a script.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use super::{
     world::{Id, Qp, Stage, World},
 };
 
-/// How long [`Call::Drain`] waits.
+/// Time limit of [`Call::Drain`].
 const MOMENT: Duration = Duration::from_millis(3);
-/// How long it does in a script that expects its requests to complete.
+/// Time limit of [`Call::Drain`] in a script that expects its requests to complete.
 const LONG: Duration = Duration::from_secs(5);
-/// Private data of the connections of [`Call::Pair`].
+/// Length of the private data of [`Call::Pair`].
 const DATA: u8 = 20;
 
 /// Makes a call with an object, if there is one.
@@ -176,7 +176,7 @@ impl World {
         true
     }
 
-    /// A domain with regions of the areas that have a purpose, and a completion queue.
+    /// Creates a domain with regions of the areas that have a purpose, and a completion queue.
     fn prepare(&mut self, entries: u8) {
         let Some(pd) = self.alloc_pd() else { return };
         for area in 0..5 {
@@ -203,14 +203,14 @@ impl World {
         self.create_qp(plan)
     }
 
-    /// Whether an identifier has a device, and no queue pair.
+    /// True if an identifier has a device but no queue pair.
     fn may_have_qp(&self, id: usize) -> bool {
         let Id { raw, qp, .. } = self.ids[id];
         // SAFETY: the identifier is live.
         qp.is_none() && !unsafe { (*raw).verbs }.is_null()
     }
 
-    /// Connects two new identifiers, whose queue pairs are alike.
+    /// Connects two new identifiers, whose queue pairs have the same attributes.
     fn pair(&mut self, call: Call) -> Option<()> {
         let Call::Pair { cq, other_cq, srq, caps, reads, data } = call else { return None };
         let pd = self.pds.pick(0)?;
@@ -253,7 +253,7 @@ impl World {
         (self.bind(listener, 0) && self.listen(listener, 0)).then_some(listener)
     }
 
-    /// Takes events of identifiers until something holds, or for so long.
+    /// Processes events of identifiers until `is_over` holds, or for `limit`.
     pub(super) fn pump(&mut self, limit: Duration, mut is_over: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         loop {
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Polls everything once; returns how much there was.
+    /// Polls all queues and channels once. Returns the number of completions and events.
     pub(super) fn turn(&mut self) -> usize {
         let mut found = 0;
         for cq in self.cqs.numbers() {
@@ -286,8 +286,8 @@ impl World {
         found + usize::from(self.async_event(false))
     }
 
-    /// Whether messages are on their way between queue pairs that have not failed.
-    fn has_messages_under_way(&self) -> bool {
+    /// True if messages are in flight between queue pairs without an error.
+    fn has_messages_in_flight(&self) -> bool {
         self.connections.iter().enumerate().any(|(number, it)| {
             let is_good = |end| {
                 let is_end = |qp: &Qp| qp.connection == Some((number, end)) && qp.failures == 0;
@@ -298,7 +298,7 @@ impl World {
         })
     }
 
-    /// Polls until every signalled request to a send queue has completed and every message has come, or for so long.
+    /// Polls until every signaled send request has completed and every message has arrived, or for `limit`.
     fn drain(&mut self, limit: Duration) {
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -309,7 +309,7 @@ impl World {
             };
             if found == 0
                 && !self.qps.numbers().into_iter().any(is_owed)
-                && !self.has_messages_under_way()
+                && !self.has_messages_in_flight()
             {
                 return;
             }

@@ -1,4 +1,4 @@
-//! The process around the scripts: how the library is set up, and what it leaves behind.
+//! Process environment of the scripts: setup of the library, watchdog, and leak checks.
 
 use std::{
     env, fs, panic, process,
@@ -14,42 +14,42 @@ use flue_verbs_abi::{objects::ibv_context, settings};
 
 use super::{ffi, memory::Memory};
 
-/// A call of the library that takes longer than that hangs.
+/// Time limit of a call of the library.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
-/// What is to happen by itself happens within this time.
+/// Time limit of an asynchronous result.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Panics so far, of any thread: the library's own catches them.
+/// Panics so far, in any thread: the library catches its own.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
-/// The call that is under way, since when.
+/// Call in progress, with its start time.
 static CALLING: Mutex<Option<(Instant, String)>> = Mutex::new(None);
 
-/// What lasts as long as the process.
-pub(super) struct Lasting {
-    /// The device as scripts have opened it.
+/// State that exists as long as the process.
+pub(super) struct ProcessState {
+    /// Device opened by the scripts.
     pub(super) context: *mut ibv_context,
-    /// The device as identifiers have it.
+    /// Device of the identifiers.
     pub(super) of_identifiers: *mut ibv_context,
     pub(super) memory: Memory,
 }
 
-// SAFETY: one thread at a time has it.
-unsafe impl Send for Lasting {}
+// SAFETY: one thread at a time owns it.
+unsafe impl Send for ProcessState {}
 
 /// Settings of the library: both ends are on this adapter.
 const SETTINGS: [(&str, &str); 3] =
     [(settings::RFC7306, "on"), (settings::RECEIVE_WAIT, "0.02"), (settings::CONTROL, "none")];
 
 /// Starts the adapter.
-fn start() -> Lasting {
+fn start() -> ProcessState {
     for (name, value) in SETTINGS {
         if env::var_os(name).is_none() {
-            // SAFETY: no other thread of this process reads the environment by other ways than Rust's.
+            // SAFETY: no other thread of this process reads the environment except through Rust's API.
             unsafe { env::set_var(name, value) };
         }
     }
     let hook = panic::take_hook();
-    // SAFETY: the list's one device is there, and lists are freed once.
+    // SAFETY: the list has one device, and lists are freed once.
     let (context, of_identifiers) = unsafe {
         let list = ffi::ibv_get_device_list(core::ptr::null_mut());
         let context = ffi::ibv_open_device(*list);
@@ -64,7 +64,7 @@ fn start() -> Lasting {
         set_nonblocking((*of_identifiers).async_fd);
         (context, of_identifiers)
     };
-    // The library's first call has set a quiet hook.
+    // The library's first call has installed a quiet hook.
     panic::set_hook(Box::new(move |panic| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         if let Some((_, what)) = CALLING.try_lock().ok().and_then(|mut calling| calling.take()) {
@@ -73,18 +73,18 @@ fn start() -> Lasting {
         hook(panic);
     }));
     thread::spawn(watch);
-    Lasting { context, of_identifiers, memory: Memory::new() }
+    ProcessState { context, of_identifiers, memory: Memory::new() }
 }
 
-/// What lasts, for one script at a time.
-pub(super) fn lasting() -> &'static Mutex<Lasting> {
-    static LASTING: OnceLock<Mutex<Lasting>> = OnceLock::new();
-    LASTING.get_or_init(|| Mutex::new(start()))
+/// State of the process, for one script at a time.
+pub(super) fn process_state() -> &'static Mutex<ProcessState> {
+    static PROCESS_STATE: OnceLock<Mutex<ProcessState>> = OnceLock::new();
+    PROCESS_STATE.get_or_init(|| Mutex::new(start()))
 }
 
-/// Has reads of a descriptor return at once.
+/// Makes reads of a descriptor nonblocking.
 pub(super) fn set_nonblocking(descriptor: i32) {
-    // SAFETY: flags of a descriptor; no memory is involved.
+    // SAFETY: changes descriptor flags only; no memory is involved.
     let set = unsafe {
         let flags = libc::fcntl(descriptor, libc::F_GETFL);
         libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK)
@@ -92,22 +92,22 @@ pub(super) fn set_nonblocking(descriptor: i32) {
     assert_eq!(set, 0, "fcntl");
 }
 
-/// Waits until a descriptor is readable, or for so long; returns whether it is.
+/// Waits until a descriptor is readable, or for `limit`. True if one is readable.
 pub(super) fn is_readable(descriptors: &[i32], limit: Duration) -> bool {
     let poll = |fd: &i32| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<_> = descriptors.iter().map(poll).collect();
     let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: the list has so many entries.
+    // SAFETY: the list has this number of entries.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, limit) > 0 }
 }
 
-/// Notes which call is under way.
+/// Records the call in progress.
 pub(super) fn calling(what: Option<String>) {
     let mut calling = CALLING.lock().unwrap_or_else(PoisonError::into_inner);
     *calling = what.map(|what| (Instant::now(), what));
 }
 
-/// Ends the process when a call does not return.
+/// Watchdog: aborts the process if a call does not return.
 fn watch() {
     loop {
         thread::park_timeout(CALL_LIMIT / 20);
@@ -126,14 +126,14 @@ pub(super) fn panics() -> usize {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// What a process has of the system.
+/// System resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Holdings {
+pub(super) struct ResourceUsage {
     descriptors: usize,
     threads: usize,
 }
 
-impl Holdings {
+impl ResourceUsage {
     pub(super) fn now() -> Self {
         let count = |directory| fs::read_dir(directory).map_or(0, Iterator::count);
         Self { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
@@ -144,10 +144,10 @@ impl Holdings {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// When it does not within the limit.
+/// If the condition does not hold within the limit.
 pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -156,11 +156,11 @@ pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a signal handler says.
+/// Message of the crash handler.
 static CRASH: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
 
 extern "C" fn crashed(signal: i32) {
-    // SAFETY: texts are never freed, and only functions that signal handlers may call are called.
+    // SAFETY: messages are never freed, and only async-signal-safe functions are called.
     unsafe {
         if let Some(text) = CRASH.load(Ordering::Relaxed).as_ref() {
             libc::write(2, text.as_ptr().cast(), text.len());
@@ -169,13 +169,13 @@ extern "C" fn crashed(signal: i32) {
     }
 }
 
-/// Has a crash of the process say this first. The texts of a process are kept.
+/// Sets the message that a crash of the process prints first. Messages are never freed.
 pub fn watch_crashes(mut text: String) {
     text.push('\n');
     if CRASH.swap(Box::into_raw(Box::new(text)), Ordering::Relaxed).is_null() {
         let handler = crashed as extern "C" fn(i32) as libc::sighandler_t;
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT] {
-            // SAFETY: the handler returns, and the default follows.
+            // SAFETY: the handler returns, and the default action follows.
             unsafe { libc::signal(signal, handler) };
         }
     }

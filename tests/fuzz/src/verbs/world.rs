@@ -1,4 +1,4 @@
-//! The objects of a script, as the harness knows them.
+//! Objects of a script, with the expected state.
 
 use core::ops::{Index, IndexMut};
 use std::{io, sync::MutexGuard};
@@ -13,10 +13,10 @@ use super::{
     Summary,
     ledger::{Connection, Ledger},
     memory::Memory,
-    watch::Lasting,
+    watch::ProcessState,
 };
 
-/// Objects of a kind, by a number that is not used again.
+/// Objects of one kind, by a number that is never reused.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     all: Vec<Option<T>>,
@@ -36,7 +36,7 @@ impl<T> Table<T> {
         self.live().map(|(at, _)| at).collect()
     }
 
-    /// Whether a script may make one more.
+    /// True if a script may create another object.
     pub(super) fn has_room(&self) -> bool {
         self.live().count() < self.live_max
     }
@@ -54,7 +54,7 @@ impl<T> Table<T> {
         self.all.get_mut(at)?.take()
     }
 
-    /// A live one: they are counted round and round.
+    /// Number of a live object: `choice` modulo the number of live objects.
     pub(super) fn pick(&self, choice: u8) -> Option<usize> {
         let count = self.live().count();
         let chosen = usize::from(choice).checked_rem(count)?;
@@ -91,15 +91,15 @@ pub(super) struct Mr {
     pub(super) pd: usize,
     pub(super) area: usize,
     pub(super) access: u32,
-    /// Where it begins in its area, and its length.
+    /// Offset in the area, and length.
     pub(super) at: usize,
     pub(super) length: usize,
-    /// The address of the first byte that was asked for.
+    /// Address of the first byte of the request.
     pub(super) iova: u64,
 }
 
 impl Mr {
-    /// The address that requests name.
+    /// Base address for requests.
     pub(super) const fn base(&self) -> u64 {
         if self.access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { self.iova }
     }
@@ -119,7 +119,7 @@ impl Mr {
 pub(super) struct Mw {
     pub(super) raw: *mut ibv_mw,
     pub(super) pd: usize,
-    /// Regions that binds were posted with.
+    /// Regions of the posted binds.
     pub(super) regions: Vec<usize>,
 }
 
@@ -131,22 +131,22 @@ pub(super) struct Channel {
 pub(super) struct Cq {
     pub(super) raw: *mut ibv_cq,
     pub(super) channel: Option<usize>,
-    /// Notifications that were asked for, less the events that have come.
+    /// Requested notifications minus received events.
     pub(super) arms: u32,
-    /// One of them for any completion.
+    /// True if one of them is for any completion.
     pub(super) is_armed_any: bool,
-    /// It was empty after that.
+    /// True if the queue was empty afterwards.
     pub(super) is_armed_empty: bool,
-    /// A completion has come since: so must an event.
+    /// True if a completion has arrived since: an event must follow.
     pub(super) is_event_due: bool,
-    /// Events that are to be acknowledged.
+    /// Events to be acknowledged.
     pub(super) held: u32,
     pub(super) held_async: Vec<ibv_async_event>,
-    /// Its failure was told.
+    /// True if its failure was reported.
     pub(super) has_failed: bool,
-    /// An event has come that nobody has asked for: its failure has to be told.
+    /// True if an event has arrived that was not requested: the failure must be reported.
     pub(super) needs_failure: bool,
-    pub(super) is_failure_heard: bool,
+    pub(super) is_failure_reported: bool,
 }
 
 pub(super) struct Srq {
@@ -154,7 +154,7 @@ pub(super) struct Srq {
     pub(super) pd: usize,
     pub(super) depth: u32,
     pub(super) sges: u32,
-    /// Limits that were set, less the events that have come.
+    /// Limits set minus received limit events.
     pub(super) limits: u32,
     pub(super) held_async: Vec<ibv_async_event>,
 }
@@ -166,7 +166,7 @@ pub(super) struct Qp {
     pub(super) send_cq: usize,
     pub(super) receive_cq: usize,
     pub(super) srq: Option<usize>,
-    /// The identifier that it was made with.
+    /// Identifier that it was created with.
     pub(super) id: Option<usize>,
     pub(super) is_extended: bool,
     pub(super) is_all_signaled: bool,
@@ -175,23 +175,23 @@ pub(super) struct Qp {
     pub(super) send_sges_max: u32,
     pub(super) receive_sges_max: u32,
     pub(super) inline_max: u32,
-    /// It has been connected, or is in error, and was not reset since.
+    /// True if it has been connected, or is in error, and was not reset since.
     pub(super) takes_sends: bool,
-    /// Its connection has Reads.
+    /// True if its connection supports Reads.
     pub(super) has_reads: bool,
-    /// Its connection, and which end it is.
+    /// Connection, and the end of it.
     pub(super) connection: Option<(usize, usize)>,
     pub(super) held_async: Vec<ibv_async_event>,
-    /// Failures that were told.
+    /// Failures reported.
     pub(super) failures: u32,
     pub(super) last_receives: u32,
-    /// Connections that it was part of, or was about to be.
+    /// Connections and connection attempts of the queue pair.
     pub(super) attempts: u32,
-    /// Times that it was brought to its error state or reset.
+    /// Transitions to its error state or to reset.
     pub(super) ends: u32,
 }
 
-/// The stage of an identifier.
+/// Stage of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Idle,
@@ -205,7 +205,7 @@ pub(super) enum Stage {
     Requested,
     Accepting,
     Established,
-    /// `rdma_disconnect` was called; the event has not come.
+    /// `rdma_disconnect` was called; the event has not arrived.
     Disconnecting,
     Over,
 }
@@ -215,26 +215,26 @@ pub(super) struct Id {
     pub(super) raw: *mut rdma_cm_id,
     pub(super) channel: usize,
     pub(super) stage: Stage,
-    /// The queue pair of `rdma_create_qp`.
+    /// Queue pair of `rdma_create_qp`.
     pub(super) qp: Option<usize>,
-    /// The queue pair that it connects.
+    /// Queue pair that it connects.
     pub(super) connects: Option<usize>,
-    /// Counts its connects.
+    /// Number of connects.
     pub(super) attempt: u32,
-    /// Of a request: whose it is, by the private data.
+    /// For a request: the client and its attempt, from the private data.
     pub(super) client: Option<(usize, u32)>,
-    /// The connection, once it is accepted.
+    /// Connection, once it is accepted.
     pub(super) connection: Option<usize>,
-    /// The peer asks for Reads, or this side.
+    /// True if the peer or this side requests Reads.
     pub(super) has_reads: bool,
     pub(super) held: Vec<*mut rdma_cm_event>,
-    /// Events that it owns and that are to be acknowledged are those of its requests, too.
+    /// True for a listener, which must acknowledge the events of its requests too.
     pub(super) is_listener: bool,
 }
 
-/// All of a script.
+/// State of a script.
 pub(super) struct World {
-    pub(super) lasting: MutexGuard<'static, Lasting>,
+    pub(super) process_state: MutexGuard<'static, ProcessState>,
     pub(super) ledger: Ledger,
     pub(super) summary: Summary,
     pub(super) pds: Table<Pd>,
@@ -250,9 +250,9 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(lasting: MutexGuard<'static, Lasting>) -> Self {
+    pub(super) fn new(process_state: MutexGuard<'static, ProcessState>) -> Self {
         let mut world = Self {
-            lasting,
+            process_state,
             ledger: Ledger::default(),
             summary: Summary::default(),
             pds: Table::new(3),
@@ -271,10 +271,10 @@ impl World {
     }
 
     pub(super) fn memory(&mut self) -> &mut Memory {
-        &mut self.lasting.memory
+        &mut self.process_state.memory
     }
 
-    /// Whether something is in a domain.
+    /// True if a domain has objects.
     pub(super) fn is_pd_used(&self, pd: usize) -> bool {
         self.mrs.live().any(|(_, it)| it.pd == pd)
             || self.mws.live().any(|(_, it)| it.pd == pd)
@@ -283,24 +283,24 @@ impl World {
     }
 }
 
-/// The errno of the call that has failed just now.
+/// errno of the last call.
 pub(super) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or_default()
 }
 
-/// The outcome of a call that returns an error number: whether it has succeeded.
+/// Checks the result of a call that returns an error number. True on success.
 ///
 /// # Panics
-/// On a number that the call does not have.
+/// If the call does not have this error number.
 pub(super) fn status(call: &str, returned: i32, errors: &[i32]) -> bool {
     assert!(returned == 0 || errors.contains(&returned), "{call} has returned {returned}");
     returned == 0
 }
 
-/// The outcome of a call that returns 0, or -1 and sets errno.
+/// Checks the result of a call that returns 0, or -1 and sets errno. True on success.
 ///
 /// # Panics
-/// On another value, or an errno that the call does not have.
+/// If it returns another value, or errno is not one of the call's.
 pub(super) fn done(call: &str, returned: i32, errors: &[i32]) -> bool {
     if returned != 0 {
         let errno = errno();
@@ -309,10 +309,10 @@ pub(super) fn done(call: &str, returned: i32, errors: &[i32]) -> bool {
     returned == 0
 }
 
-/// The outcome of a call that returns an object, or null and sets errno.
+/// Checks the result of a call that returns an object, or null and sets errno.
 ///
 /// # Panics
-/// On an errno that the call does not have.
+/// If errno is not one of the call's.
 pub(super) fn made<T>(call: &str, returned: *mut T, errors: &[i32]) -> Option<*mut T> {
     if returned.is_null() {
         let errno = errno();

@@ -1,8 +1,8 @@
-//! Operations of the data path, for callgrind: `tests/instructions.rs` runs this under it.
+//! Data path operations for callgrind, run by `tests/instructions.rs`.
 //!
-//! Instructions are collected inside [`guard_measured`] alone, and dumped by [`guard_case_ends`]. For each case a line
-//! with its name and the number of operations is printed, in the order of the dumps. With a name as argument, only
-//! that case runs: `valgrind --tool=callgrind target/release/hot-paths NAME`.
+//! Instructions are collected only inside [`guard_measured`], and dumped by [`guard_case_ends`]. For each case
+//! a line with its name and the number of operations is printed, in the order of the dumps. With a name as
+//! argument, only that case runs: `valgrind --tool=callgrind target/release/hot-paths NAME`.
 
 #[path = "../../../../rdma-over-tcp/benches/paths/cq.rs"]
 mod cq;
@@ -27,34 +27,34 @@ use self::{
     tcp::{BATCH, Ends, SEGMENT_BYTES, SUPER_SEGMENT_BYTES},
 };
 
-/// Repetitions before the count and while it runs.
 /// Small messages in one frame.
 const PACKED: u64 = 64;
+/// Repetitions of the warm-up, and of the counted run.
 const ROUNDS: u64 = 32;
 const PORT: u16 = 7000;
 
-/// Only what happens in here is counted.
+/// Runs `work` with counting enabled.
 #[inline(never)]
 fn guard_measured(work: &mut dyn FnMut()) {
     work();
-    // Keeps the call above from becoming a jump, which the tool would not see return.
+    // Prevents a tail call above, whose return the tool would not detect.
     black_box(());
 }
 
-/// The tool dumps what was counted since the last dump.
+/// Triggers a dump of the counts since the last one.
 #[inline(never)]
 fn guard_case_ends(name: &str, operations: u64) {
     println!("{name} {operations}");
 }
 
-/// Counts an operation that leaves things as they were.
+/// Counts an operation that leaves the state unchanged.
 fn repeat(name: &str, mut work: impl FnMut()) {
     (0..ROUNDS).for_each(|_| work());
     guard_measured(&mut || (0..ROUNDS).for_each(|_| work()));
     guard_case_ends(name, ROUNDS);
 }
 
-/// Steps of a round.
+/// Step of a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Send,
@@ -62,7 +62,7 @@ enum Step {
     Acknowledge,
 }
 
-/// Runs rounds of several steps, one of which is counted, once the first half has warmed things up.
+/// Runs rounds of several steps, one of which is counted. The first half of the rounds is warm-up.
 struct Rounds {
     counted: Step,
     is_warm: bool,
@@ -82,7 +82,7 @@ impl Rounds {
     }
 }
 
-/// Segments by TCP alone, in batches; an operation is one segment, or one acknowledgement.
+/// Segments processed by TCP alone, in batches; an operation is one segment, or one ACK.
 fn tcp(name: &str, bytes: usize, counted: Step) {
     let mut ends = Ends::new(bytes);
     let (mut segments, mut acknowledgements) = (0, 0);
@@ -107,7 +107,7 @@ fn tcp(name: &str, bytes: usize, counted: Step) {
     guard_case_ends(name, operations);
 }
 
-/// A frame of a full segment with timestamps and right checksums.
+/// Frame of a full segment with timestamps and correct checksums.
 fn frame() -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     let total = (20 + 32 + SEGMENT_BYTES) as u16;
@@ -134,7 +134,7 @@ fn classified(name: &str, has_checksum: bool) {
     });
 }
 
-/// A node that takes a batch of segments of a stream and answers it; an operation is one iteration.
+/// A node that receives a batch of segments of a stream and acknowledges it; an operation is one iteration.
 fn stream_iteration(name: &str) {
     let mut stations = Stations::new(|port| Pump::new(port, SEGMENT_BYTES));
     let nodes = stations.nodes.clone();
@@ -165,12 +165,13 @@ fn stream_iteration(name: &str) {
     guard_case_ends(name, ROUNDS);
 }
 
-/// Writes of `bytes`: posted, up to the frames, or placed by the peer's next iterations. An operation is one write.
+/// Writes of `bytes`: posted, sent as frames, or placed by the peer's next iterations. An operation is one
+/// write.
 fn writes(name: &str, bytes: usize, batch: u64, counted: Step) {
     writes_by(name, bytes, batch, counted, false);
 }
 
-/// As [`writes`], of a batch that leaves together: what each costs of it.
+/// Like [`writes`], with a batch that is sent together; the cost is per write.
 fn packed(name: &str, counted: Step) {
     writes_by(name, 64, PACKED, counted, true);
 }
@@ -212,7 +213,7 @@ fn completions(name: &str) {
     guard_case_ends(name, ROUNDS * Completions::COUNT as u64);
 }
 
-/// What a consumer does with an empty queue of a node that has threads of its own.
+/// Polls of an empty queue of a node with its own threads.
 fn empty_queue(name: &str, mut work: impl FnMut(&Cq)) {
     let pair = Pair::open(AdapterConfig::default()).expect("threads and descriptors");
     let cq = pair.adapters[0].create_cq(16, |_| {}).expect("a queue");
@@ -234,7 +235,7 @@ fn decoding(name: &str, octets: usize) {
     repeat(name, || assert!(decoding.decode() > octets));
 }
 
-/// What a case does, given its name.
+/// Function of a case, called with its name.
 type Case = Box<dyn Fn(&str)>;
 
 fn cases() -> Vec<(&'static str, Case)> {
@@ -268,7 +269,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 }
 
 fn main() {
-    assert_eq!(SUPER_SEGMENT_BYTES, 63_712, "as the names of the cases say");
+    assert_eq!(SUPER_SEGMENT_BYTES, 63_712, "the names of the cases contain this size");
     let chosen = std::env::args().nth(1);
     for (name, case) in cases() {
         if chosen.as_deref().is_none_or(|chosen| chosen == name) {

@@ -1,39 +1,39 @@
-//! What a message may cost, and the table that says what it does.
+//! Cost limits of a message, and the table of its actual costs.
 
 use std::{cmp::Ordering, fmt};
 
 use flue_guard::{counting::Usage, rdma::Operation};
 
-/// What links there are between the nodes.
+/// Links between the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// In memory, on virtual time; the core is called directly.
     Memory,
     /// TAPs on a bridge, with manual progress.
     Taps,
-    /// Kernel sockets on loopback, which the consumer drives.
+    /// Kernel sockets on loopback, driven by the consumer.
     Sockets,
 }
 
-/// What is moved.
+/// Traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
-    /// Lists of a stream, as many each way.
+    /// Lists of a stream, the same number each way.
     Stream {
-        /// Of a list.
+        /// Size of a list.
         bytes: usize,
     },
     /// Messages one way.
     Rdma {
-        /// Which kind.
+        /// RDMA operation.
         operation: Operation,
-        /// Of a message.
+        /// Size of a message.
         bytes: usize,
     },
 }
 
 impl Work {
-    /// Each kind, in the order of the table.
+    /// All kinds of traffic, in the order of the table.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         BUDGETS.into_iter().map(|(work, ..)| work)
     }
@@ -44,7 +44,7 @@ impl Work {
         }
     }
 
-    /// How many pass before they are counted, and how many are counted.
+    /// Number of warm-up messages, and number of counted messages.
     pub(crate) const fn messages(self) -> (u64, u64) {
         match self.bytes() {
             0..=2048 => (40_000, 2_000),
@@ -69,7 +69,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// Of one message.
+/// Cost of one message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Cost {
     allocations: f64,
@@ -89,20 +89,20 @@ impl Cost {
         }
     }
 
-    /// By what matters most.
+    /// Compares by allocations, then by locks.
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
         let key = |cost: &Self| [cost.allocations, cost.locks];
         key(self).partial_cmp(&key(other)).unwrap_or(Ordering::Equal)
     }
 }
 
-/// What a message may cost: allocations and locks, in memory, over TAPs, and on kernel sockets.
+/// Cost limits of a message: allocations and locks, in memory, over TAPs, and on kernel sockets.
 ///
-/// In memory the numbers are those of this revision, rounded up, since nothing there depends on the machine; a change
-/// that makes them smaller writes them down here. Messages of 64 KiB now and then find the sender's spare net buffers
-/// used up: three in a hundred. Over TAPs there is room for what a scheduler does, and for a frame of the kernel's. A
-/// message that takes 50 segments takes the locks of its iterations and of a completion, not 50. On kernel sockets
-/// there is room for polls that find nothing, of which the other end's pace decides.
+/// In memory the numbers are those of this revision, rounded up, because nothing there depends on the machine.
+/// A change that reduces them updates this table. Three in a hundred messages of 64 KiB exhaust the sender's
+/// spare net buffers. Over TAPs there is a margin for the scheduler, and for a frame of the kernel. A message
+/// of 50 segments takes the locks of its iterations and of a completion, not 50. On kernel sockets there is a
+/// margin for empty polls, whose number depends on the other end.
 const BUDGETS: [Row; 13] = [
     (Work::Stream { bytes: 1448 }, [0.0, 0.0], [0.01, 0.3], NONE),
     (Work::Stream { bytes: 64 * KIB }, [0.0, 0.0], [0.01, 0.7], NONE),
@@ -119,13 +119,13 @@ const BUDGETS: [Row; 13] = [
     (rdma(Operation::Immediate, 8), [0.0, 2.26], [0.01, 5.0], [0.01, 10.0]),
 ];
 
-/// A kind of work, and its budget in each place, in their order.
+/// Kind of traffic, and its budget in each place, in their order.
 type Row = (Work, [f64; 2], [f64; 2], [f64; 2]);
 
-/// Polls that find nothing take a lock each, and a message of 1 MiB is long on its way.
+/// Empty polls take a lock each, and a message of 1 MiB is in flight for a long time.
 const ANY: f64 = f64::INFINITY;
 
-/// Kernel sockets carry no streams of ours.
+/// Kernel sockets carry no streams of the engine.
 const NONE: [f64; 2] = [0.0, 0.0];
 
 const KIB: usize = 1024;
@@ -145,7 +145,7 @@ fn budget(place: Place, work: Work) -> [f64; 2] {
     }
 }
 
-/// The rows of a place.
+/// Rows of a place.
 #[derive(Debug)]
 pub(crate) struct Table {
     place: Place,
@@ -176,7 +176,7 @@ impl Table {
     /// Prints the table.
     ///
     /// # Panics
-    /// A row was over its budget.
+    /// If a row exceeds its budget.
     pub(crate) fn finish(self) {
         println!("{}", self.rows);
         assert!(self.over.is_empty(), "\n{}{}", self.rows, self.over.join("\n"));

@@ -1,11 +1,11 @@
-//! What a message costs once everything is warm: allocations, locks and system calls.
+//! Cost of a message in the steady state: allocations, locks and system calls.
 //!
-//! Streams both ways and RDMA Write, Send and Read of 64 B, 64 KiB and 1 MiB, over links in memory on virtual time and
-//! over a pair of TAPs on a bridge; RDMA on kernel sockets, too. The consumer's loop allocates nothing, so what is
-//! counted is what the adapters do; what a link in memory does is left out. A row that costs more than its budget
-//! fails.
+//! Traffic is streams both ways, and RDMA Write, Send and Read of 64 B, 64 KiB and 1 MiB. It runs over links in
+//! memory on virtual time, and over a pair of TAPs on a bridge; RDMA runs on kernel sockets too. The consumer's
+//! loop allocates nothing, so the counts are those of the adapters; the work of a link in memory is excluded. A
+//! row that exceeds its budget fails.
 //!
-//! `FLUE_ALLOCATION_SITES=1` and `-- --nocapture` say which calls lead to an allocation.
+//! `FLUE_ALLOCATION_SITES=1` and `-- --nocapture` print the call stacks of allocations.
 
 mod budget;
 mod sockets;
@@ -30,28 +30,28 @@ use self::{
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Where the second node listens.
+/// Listening port of the second node.
 const PORT: u16 = 7000;
-/// Of the bench with TAPs.
+/// Prerequisites of the bench with TAPs.
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft")];
-/// Counts of which the cheapest is taken where a clock runs: a thread that waited long for its processor makes TCP
-/// probe, and a probe is no steady state.
+/// Number of counts on a real clock, of which the cheapest is used. A thread that waits long for its CPU makes
+/// TCP probe, which is no steady state.
 const COUNTS: usize = 5;
 
-/// Something that moves messages, and says how many frames crossed the wire.
-trait Mover {
-    /// Moves so many.
+/// Message transport that reports its number of frames.
+trait Transport {
+    /// Transfers `messages` messages.
     fn run(&mut self, messages: u64);
-    /// Frames sent so far, by either node.
+    /// Frames sent so far by both nodes.
     fn frames(&self) -> u64;
 }
 
-/// The cost of a message, once `warm_up` messages have passed.
-fn measure(work: Work, mover: &mut impl Mover, counts: usize) -> Cost {
+/// Cost of a message, after `warm_up` messages.
+fn measure(work: Work, transport: &mut impl Transport, counts: usize) -> Cost {
     let (warm_up, messages) = work.messages();
-    mover.run(warm_up);
-    if counting::wants_sites() {
-        let ((), sites) = counting::record_sites(|| mover.run(messages));
+    transport.run(warm_up);
+    if counting::is_site_recording_requested() {
+        let ((), sites) = counting::record_sites(|| transport.run(messages));
         for (stack, site) in sites {
             let each = site.count as f64 / messages as f64;
             println!(
@@ -61,9 +61,9 @@ fn measure(work: Work, mover: &mut impl Mover, counts: usize) -> Cost {
         }
     }
     let count = |_| {
-        let (before, frames) = (Usage::now(), mover.frames());
-        mover.run(messages);
-        Cost::new(Usage::now().since(before), mover.frames() - frames, messages)
+        let (before, frames) = (Usage::now(), transport.frames());
+        transport.run(messages);
+        Cost::new(Usage::now().since(before), transport.frames() - frames, messages)
     };
     (0..counts).map(count).min_by(Cost::compare).expect("it is counted at least once")
 }
@@ -84,7 +84,7 @@ impl RdmaInMemory {
     }
 }
 
-impl Mover for RdmaInMemory {
+impl Transport for RdmaInMemory {
     fn run(&mut self, messages: u64) {
         self.traffic.run(messages, &mut || self.stations.step());
     }
@@ -114,8 +114,8 @@ impl StreamInMemory {
     }
 }
 
-impl Mover for StreamInMemory {
-    /// Lists that each of both sends.
+impl Transport for StreamInMemory {
+    /// Transfers `lists` lists in each direction.
     fn run(&mut self, lists: u64) {
         let sent = |stations: &Stations<Pump>| {
             stations.nodes.iter().map(|node| node.look(|pump| pump.lists_sent)).min()
@@ -151,8 +151,8 @@ fn on_kernel_sockets() {
     let mut table = budget::Table::new(Place::Sockets);
     for work in Work::all() {
         if let Work::Rdma { operation, bytes } = work {
-            let mut mover = SocketPair::new(operation, bytes);
-            table.add(work, measure(work, &mut mover, COUNTS));
+            let mut transport = SocketPair::new(operation, bytes);
+            table.add(work, measure(work, &mut transport, COUNTS));
         }
     }
     table.finish();

@@ -1,12 +1,12 @@
-//! Two adapters on kernel sockets, on loopback. The consumer drives both: everything that is counted happens on the
-//! thread of the test.
+//! Two adapters on kernel sockets, on loopback. The consumer drives both: all counted work runs on the thread
+//! of the test.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use flue_guard::rdma::{self, Operation, Traffic};
 use rdma_over_tcp::ndk::{AdapterConfig, SocketsConfig, open_sockets};
 
-use crate::{Mover, PORT};
+use crate::{PORT, Transport};
 
 pub(crate) struct SocketPair {
     traffic: Traffic,
@@ -16,17 +16,17 @@ impl SocketPair {
     pub(crate) fn new(operation: Operation, bytes: usize) -> Self {
         let open = || open_sockets(SocketsConfig::default(), AdapterConfig::default());
         let [a, b] = [open(), open()].map(|opened| opened.expect("sockets"));
-        // An address that no other process has.
+        // An address that no other process uses.
         let [high, low] = (std::process::id() as u16).to_be_bytes();
         let server = SocketAddr::from((Ipv4Addr::new(127, high, low, 1), PORT));
-        // The threads of the sockets do it.
+        // The threads of the sockets make progress.
         let mut step = std::thread::yield_now;
         let ends = rdma::connect([&a, &b], server, bytes, &mut step);
         Self { traffic: Traffic::new(ends.unwrap(), operation, bytes) }
     }
 }
 
-impl Mover for SocketPair {
+impl Transport for SocketPair {
     fn run(&mut self, messages: u64) {
         // Polls of empty completion queues drive the sockets.
         self.traffic.run(messages, &mut || {});

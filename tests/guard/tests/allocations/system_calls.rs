@@ -1,7 +1,7 @@
-//! Which system calls a message takes: this program runs itself under strace, over TAPs, and reads the log.
+//! System calls of a message: this program runs itself under strace, over TAPs, and parses the log.
 //!
-//! What is counted lies between two marks, calls that look for files of telling names. Beside reads and writes of
-//! the TAPs there may be none; only where a message may still allocate, the allocator may ask for memory now and then.
+//! Counting is limited by two marks, calls that look up files with particular names. Only reads and writes of
+//! the TAPs are allowed in between. If a message may allocate, the allocator may occasionally request memory.
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use std::{
 use flue_guard::rdma::Operation;
 use flue_test_support::needs::{Need, lacks};
 
-use crate::{Mover, NEEDS, budget::Work, taps::TapPair};
+use crate::{NEEDS, Transport, budget::Work, taps::TapPair};
 
-/// Calls of an allocator, and how many of them there may be for a message.
+/// System calls of an allocator, and their limit per message.
 const MEMORY: [&str; 5] = ["brk", "mmap", "munmap", "mprotect", "madvise"];
 const MEMORY_MAX: f64 = 0.05;
 const MARK: &str = "/flue-guard/";
@@ -34,24 +34,24 @@ fn works() -> [Work; 5] {
     ]
 }
 
-/// A mark in the log: the number of a work, or `end`.
+/// Writes a mark to the log: the number of a work, or `end`.
 fn mark(what: &str) {
-    // It does not exist; that somebody asks is the message.
+    // The file does not exist; the lookup in the log is the mark.
     let _ = Path::new(MARK).join(what).exists();
 }
 
-/// What strace saw of one work.
+/// System calls of one work.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Traced {
-    /// Reads of a TAP that gave a frame.
+    /// Reads of a TAP that returned a frame.
     reads: u64,
-    /// Reads of a TAP that had none.
+    /// Reads of a TAP that returned none.
     empty_reads: u64,
     /// Writes to a TAP.
     writes: u64,
-    /// Calls that get or return memory.
+    /// Calls that allocate or free memory.
     memory: u64,
-    /// Anything else, by name and descriptor.
+    /// Other calls, by name and descriptor.
     others: BTreeMap<String, u64>,
 }
 
@@ -72,10 +72,10 @@ impl Traced {
     }
 }
 
-/// What lies between the marks of a log of `strace -f -y`, by what the first mark said.
+/// System calls between the marks of a log of `strace -f -y`, by the text of the first mark.
 fn traced(log: &str) -> BTreeMap<String, Traced> {
     let mut found = BTreeMap::<String, Traced>::new();
-    // The thread that has set a mark, and what it said.
+    // Thread that has written a mark, and the mark's text.
     let mut open: Option<(String, String)> = None;
     for line in log.lines() {
         let Some((thread, call)) = line.split_once(' ') else { continue };
@@ -93,16 +93,16 @@ fn traced(log: &str) -> BTreeMap<String, Traced> {
     found
 }
 
-/// Run by the test below; by itself it shows nothing.
+/// Run by the test below; has no result by itself.
 #[test]
 #[ignore = "for strace, which system_calls_are_reads_and_writes starts"]
 fn moves_messages_between_marks() {
     for (number, work) in works().into_iter().enumerate() {
         let pair = TapPair::new();
-        let run = |mover: &mut dyn Mover| {
-            mover.run(4 * MESSAGES);
+        let run = |transport: &mut dyn Transport| {
+            transport.run(4 * MESSAGES);
             mark(&number.to_string());
-            mover.run(MESSAGES);
+            transport.run(MESSAGES);
             mark("end");
         };
         match work {
@@ -128,7 +128,7 @@ fn system_calls_are_reads_and_writes() {
         .expect("strace starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let text = fs::read_to_string(&log).expect("strace has written its log");
-    fs::remove_file(&log).expect("the log is ours");
+    fs::remove_file(&log).expect("the test owns the log");
     let seen = traced(&text);
     let mut table = String::from(
         "system calls, a message                            writes     reads   in vain    memory    others\n",
@@ -149,7 +149,7 @@ fn system_calls_are_reads_and_writes() {
             each(more)
         )
         .expect("a string has room");
-        assert!(*reads > 0 && *writes > 0, "{work}: nothing went over the TAPs");
+        assert!(*reads > 0 && *writes > 0, "{work}: no frame on the TAPs");
         if each(*memory) > MEMORY_MAX {
             others.push(format!("{work}: {memory} calls for memory"));
         }
@@ -160,7 +160,7 @@ fn system_calls_are_reads_and_writes() {
 }
 
 #[test]
-fn a_log_is_read() {
+fn strace_log_is_parsed() {
     let log = "7 statx(AT_FDCWD, \"/flue-guard/3\", 0) = -1 ENOENT\n\
                7 readv(5</dev/net/tun>, [], 2) = 1000\n\
                8 futex(0x1, FUTEX_WAIT) = 0\n\

@@ -1,4 +1,4 @@
-//! Two nodes on TAPs that a bridge joins, in a namespace of their own, with manual progress: everything happens on the
+//! Two nodes on TAPs of a bridge, in a namespace of their own, with manual progress: all work runs on the
 //! thread of the test.
 
 use std::{boxed::Box, sync::Arc};
@@ -18,17 +18,17 @@ use offload_engine::{
 };
 use rdma_over_tcp::ndk::{AdapterConfig, AdapterCore, open};
 
-use crate::{Mover, PORT};
+use crate::{PORT, Transport};
 
 const MTU: u32 = 1500;
-/// For what a connection takes to be set up; the kernel may leave the first frames of a new bridge lie.
+/// Time limit for the connection setup; the kernel may delay the first frames of a new bridge.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The bridge and its TAPs.
+/// Bridge with its TAPs.
 pub(crate) struct TapPair {
     links: [CountedLink<Box<dyn Link>>; 2],
     calls: [Arc<Calls>; 2],
-    /// The bridge lives as long.
+    /// Keeps the bridge alive.
     switch: Switch,
 }
 
@@ -42,7 +42,7 @@ fn plug(switch: &Switch, index: usize) -> Box<dyn Link> {
 impl TapPair {
     pub(crate) fn new() -> Self {
         let switch = Switch::new(MTU);
-        // The kernel's own frames, router solicitations above all, would be counted.
+        // Frames of the kernel itself, mainly router solicitations, would be counted.
         switch.namespace().sysctl("net/ipv6/conf/all/disable_ipv6", "1");
         switch.namespace().sysctl("net/ipv6/conf/default/disable_ipv6", "1");
         let [(near, near_calls), (far, far_calls)] =
@@ -50,7 +50,7 @@ impl TapPair {
         Self { links: [near, far], calls: [near_calls, far_calls], switch }
     }
 
-    /// Traffic of queue pairs.
+    /// RDMA traffic of queue pairs.
     pub(crate) fn rdma(self, operation: Operation, bytes: usize) -> RdmaOverTaps {
         let Self { links: [near, far], calls, switch } = self;
         let start = |index, link| open(Box::new(link), config(index), AdapterConfig::default());
@@ -76,7 +76,7 @@ impl TapPair {
         let is_up = |node: &Node<Pump>| node.with(|pump, _, _| pump.offloaded().is_some());
         while !nodes.iter().all(is_up) {
             nodes.iter().for_each(turn);
-            assert!(nodes[0].now() < deadline, "the connection is not made");
+            assert!(nodes[0].now() < deadline, "the connection is not established");
         }
         nodes.iter().for_each(|node| node.with(|pump, _, _| pump.sends = true));
         StreamOverTaps { nodes, calls, _switch: switch }
@@ -90,7 +90,7 @@ fn config(index: usize) -> NodeConfig {
 
 /// One iteration of a node.
 fn turn<C: NodeClient>(node: &Node<C>) {
-    // That nothing was waited for is no news.
+    // A timeout of zero is expected.
     let _ = node.wait(Some(Duration::ZERO), |_, _, _| None::<()>);
 }
 
@@ -105,10 +105,10 @@ pub(crate) struct RdmaOverTaps {
     _switch: Switch,
 }
 
-impl Mover for RdmaOverTaps {
+impl Transport for RdmaOverTaps {
     fn run(&mut self, messages: u64) {
-        // A look at an empty completion queue is an iteration of its node, but small writes complete before the
-        // peer has them, so that the first node's is hardly ever empty.
+        // Polling an empty completion queue runs an iteration of its node. Small writes complete before the
+        // peer has them, so the first node's queue is hardly ever empty.
         let Self { traffic, nodes, .. } = self;
         traffic.run(messages, &mut || turn(&nodes[0]));
     }
@@ -124,12 +124,12 @@ pub(crate) struct StreamOverTaps {
     _switch: Switch,
 }
 
-impl Mover for StreamOverTaps {
+impl Transport for StreamOverTaps {
     fn run(&mut self, lists: u64) {
         let mut last = [0; 2];
         let is_through = |node: &Node<Pump>, last: &mut u64| {
             let sent = node.wait(Some(Duration::ZERO), |pump, _, _| Some(pump.lists_sent));
-            let sent = sent.expect("the TAP is there");
+            let sent = sent.expect("the TAP exists");
             if *last == 0 {
                 *last = sent + lists;
             }

@@ -7,7 +7,7 @@ use libc::{
     timeval,
 };
 
-/// The instance, as packetdrill carries it.
+/// Pointer to the instance, as packetdrill stores it.
 pub(crate) type User = *mut c_void;
 
 /// `struct packetdrill_interface`: the order of the members is the interface.

@@ -1,16 +1,16 @@
-//! Runs packetdrill's own scripts in all modes, and compares with what is known of them.
+//! Runner of packetdrill's own scripts in all modes, compared with the known differences.
 //!
 //!     cargo build -p flue-packetdrill
 //!     cargo run -p flue-packetdrill --bin run-upstream -- --packetdrill PATH --scripts gtests/net/tcp
 //!
-//! Our own scripts run the same way: `--scripts tests/packetdrill/scripts --differences /dev/null`.
+//! flue's own scripts run the same way: `--scripts tests/packetdrill/scripts --differences /dev/null`.
 //!
-//! `differences.txt` says what of a script does not pass and why. Beyond it nothing may fail, and what it
-//! names must fail: an unexpected pass is as wrong as an unexpected failure.
+//! `differences.txt` lists the scripts that do not pass, with reasons. Scripts outside the list must pass, and
+//! scripts in the list must fail: an unexpected pass is an error too.
 //!
-//! The scripts set up a kernel by sysctl, ip and tc. Commands of these names that do nothing stand in for
-//! them, in a directory of this run; what a sysctl would have changed and the adapter can follow is read from
-//! the script and given to it as `--so_flags`.
+//! The scripts configure a kernel by sysctl, ip and tc. Stub commands of these names, in a directory of this
+//! run, replace them. The sysctl changes that the adapter supports are read from the script and passed as
+//! `--so_flags`.
 
 use std::{
     collections::BTreeMap,
@@ -29,13 +29,13 @@ const USAGE: &str = "run-upstream --packetdrill PATH --scripts DIRECTORY \
                      [--mode MODE] [--ip ipv4|ipv6|ipv4-mapped-ipv6] [--only TEXT] \
                      [--so PATH] [--differences PATH] [--verbose]";
 const MODES: [&str; 3] = ["host", "offload", "handover"];
-/// A script that hangs is a failure; the longest one computes for a few seconds.
+/// Time limit of a script; the longest one computes for a few seconds.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 const WORKERS: usize = 2;
-/// Commands that set up a kernel.
+/// Commands that configure a kernel.
 const SILENT: [&str; 5] = ["sysctl", "ip", "tc", "ethtool", "nstat"];
 
-/// The addresses that packetdrill's own runner uses, and what a script's name ends in if it is not for them.
+/// Address families of packetdrill's own runner, and the name suffixes of scripts for other families.
 #[derive(Clone, Copy)]
 enum Ip {
     V4,
@@ -79,7 +79,7 @@ impl Ip {
         }
     }
 
-    /// IPv6 takes 20 bytes more for its header, and the scripts' MSS is the same.
+    /// The IPv6 header is 20 bytes longer, and the scripts' MSS is the same.
     fn flags(self) -> &'static str {
         match self {
             Self::V6 => ",mtu=1520",
@@ -143,21 +143,21 @@ impl Options {
     }
 }
 
-/// What is known of some scripts in some modes.
+/// Known result of some scripts in some modes.
 struct Known {
     scripts: String,
     modes: Vec<String>,
-    what: What,
+    expectation: Expectation,
 }
 
-enum What {
-    /// It does not pass, for this reason: a difference that is meant.
+enum Expectation {
+    /// Fails for this reason: an intended difference.
     Differs(String),
-    /// It does not pass, for want of this.
+    /// Fails because this feature is missing.
     Unsupported(String),
-    /// It needs these flags.
+    /// Requires these flags.
     Flags(String),
-    /// It passes, whatever a line before says.
+    /// Passes, overriding earlier lines.
     Passes,
 }
 
@@ -165,20 +165,24 @@ impl Known {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(4, '|').map(str::trim);
         let (scripts, modes) = (fields.next()?, fields.next()?);
-        let (what, text) = (fields.next()?, fields.next().unwrap_or_default().to_owned());
+        let (expectation, text) = (fields.next()?, fields.next().unwrap_or_default().to_owned());
         let modes: Vec<String> = modes.split_whitespace().map(String::from).collect();
         let good_modes = modes.iter().all(|mode| mode == "*" || MODES.contains(&mode.as_str()));
-        let what = match what {
-            "flags" => What::Flags(text),
-            "passes" => What::Passes,
-            "differs" if !text.is_empty() => What::Differs(text),
-            "unsupported" if !text.is_empty() => What::Unsupported(text),
+        let expectation = match expectation {
+            "flags" => Expectation::Flags(text),
+            "passes" => Expectation::Passes,
+            "differs" if !text.is_empty() => Expectation::Differs(text),
+            "unsupported" if !text.is_empty() => Expectation::Unsupported(text),
             _ => return None,
         };
-        (good_modes && !scripts.is_empty()).then(|| Self { scripts: scripts.into(), modes, what })
+        (good_modes && !scripts.is_empty()).then(|| Self {
+            scripts: scripts.into(),
+            modes,
+            expectation,
+        })
     }
 
-    /// A directory stands for all scripts in it, `*` for all there are.
+    /// True if the line applies to the script. A directory stands for all scripts in it, `*` for all scripts.
     fn is_of(&self, script: &str, mode: &str) -> bool {
         let script_fits = self.scripts == "*"
             || self.scripts == script
@@ -188,7 +192,7 @@ impl Known {
     }
 }
 
-/// The lines of `differences.txt`. `@name | text` gives a reason a name, which stands for it below.
+/// Lines of `differences.txt`. `@name | text` defines a reason that later lines refer to by name.
 fn read_known(path: &Path) -> Result<Vec<Known>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut reasons: BTreeMap<String, String> = BTreeMap::new();
@@ -203,7 +207,7 @@ fn read_known(path: &Path) -> Result<Vec<Known>, String> {
         }
         let wrong = || format!("{}:{number}: {line}", path.display());
         let mut entry = Known::parse(line).ok_or_else(wrong)?;
-        if let What::Differs(reason) = &mut entry.what
+        if let Expectation::Differs(reason) = &mut entry.expectation
             && reason.starts_with('@')
         {
             *reason = reasons.get(reason).ok_or_else(wrong)?.clone();
@@ -225,17 +229,17 @@ fn find_scripts(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory of a run, with what scripts call in it; gone with the run.
-struct Stage(PathBuf);
+/// Directory of a run, with the commands that scripts call; removed at the end of the run.
+struct StubDirectory(PathBuf);
 
-impl Stage {
+impl StubDirectory {
     fn new() -> io::Result<Self> {
         let root = env::temp_dir().join(format!("flue-packetdrill-{}", std::process::id()));
         let stage = Self(root);
         for name in SILENT {
             stage.command(&format!("bin/{name}"), "exit 0")?;
         }
-        // Scripts lie one or two directories deep, and name `common` from there.
+        // Scripts are one or two directories deep, and refer to `common` from there.
         for common in ["common", "deep/common"] {
             stage.command(&format!("{common}/defaults.sh"), "exit 0")?;
             let restore = "f=/tmp/sysctl_restore_$PACKETDRILL_PID.sh\n\
@@ -263,18 +267,18 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for StubDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The value of a script's opening comment `// key: value`.
+/// Value of a script's opening comment `// key: value`.
 fn comment<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
 }
 
-/// What a script's sysctls, or its own word, mean for the adapter.
+/// Flags for the adapter, from a script's `flags` comment or its sysctls.
 fn flags_of(text: &str) -> String {
     if let Some(flags) = comment(text, "flags") {
         return format!(",{flags}");
@@ -282,7 +286,7 @@ fn flags_of(text: &str) -> String {
     if !text.contains("defaults.sh") {
         return String::new();
     }
-    // What `defaults.sh` sets, and what the scripts change of it.
+    // Settings of `defaults.sh`, and the changes by the scripts.
     let mut flags = String::from(",idle-restart=off,validation=off");
     let sysctls = [
         ("tcp_timestamps=0", ",timestamps=off"),
@@ -299,8 +303,8 @@ fn flags_of(text: &str) -> String {
     flags
 }
 
-/// Runs one script. `Err`: what it said.
-fn run(options: &Options, stage: &Stage, script: &Path, flags: &str) -> Result<(), String> {
+/// Runs one script. `Err` contains its output.
+fn run(options: &Options, stage: &StubDirectory, script: &Path, flags: &str) -> Result<(), String> {
     let output = stage.0.join(format!("output-{:?}", std::thread::current().id()));
     let file = fs::File::create(&output).map_err(|error| error.to_string())?;
     let mut child = Command::new(&options.packetdrill)
@@ -324,7 +328,7 @@ fn run(options: &Options, stage: &Stage, script: &Path, flags: &str) -> Result<(
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
             Ok(None) if started.elapsed() < TIME_LIMIT => {
-                // Nothing to wait on together with a deadline; a script takes a tenth of a second.
+                // No wait with a deadline is available here; a script takes a tenth of a second.
                 std::thread::park_timeout(Duration::from_millis(5));
             }
             Ok(None) | Err(_) => {
@@ -347,7 +351,7 @@ struct Verdict {
     script: String,
     mode: String,
     result: Result<(), String>,
-    /// Why it may fail.
+    /// Reason for an expected failure.
     known: Option<(&'static str, String)>,
 }
 
@@ -365,7 +369,7 @@ impl Verdict {
         }
     }
 
-    /// The line that tells most: the one with the script's name, or the failed assertion.
+    /// Most informative line: the one with the script's name, or the failed assertion.
     fn message(&self) -> String {
         let Err(said) = &self.result else { return String::new() };
         let telling = |line: &&str| line.contains(".pkt:") || line.contains("Error");
@@ -374,7 +378,11 @@ impl Verdict {
     }
 }
 
-fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verdict>, String> {
+fn run_all(
+    options: &Options,
+    known: &[Known],
+    stage: &StubDirectory,
+) -> Result<Vec<Verdict>, String> {
     let mut scripts = Vec::new();
     find_scripts(&options.scripts, &mut scripts).map_err(|error| error.to_string())?;
     scripts.sort();
@@ -419,7 +427,7 @@ fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verd
 fn judge(
     options: &Options,
     known: &[Known],
-    stage: &Stage,
+    stage: &StubDirectory,
     path: &Path,
     name: &str,
     mode: &str,
@@ -428,14 +436,14 @@ fn judge(
     let mut flags = format!("mode={mode}{}{}", options.ip.flags(), flags_of(&text));
     let mut reason = None;
     for known in known.iter().filter(|known| known.is_of(name, mode)) {
-        match &known.what {
-            What::Differs(why) => reason = Some(("differs", why.clone())),
-            What::Unsupported(why) => reason = Some(("unsupported", why.clone())),
-            What::Flags(more) => {
+        match &known.expectation {
+            Expectation::Differs(why) => reason = Some(("differs", why.clone())),
+            Expectation::Unsupported(why) => reason = Some(("unsupported", why.clone())),
+            Expectation::Flags(more) => {
                 flags.push(',');
                 flags.push_str(more);
             }
-            What::Passes => reason = None,
+            Expectation::Passes => reason = None,
         }
     }
     let result = run(options, stage, path, &flags);
@@ -476,7 +484,7 @@ fn report(options: &Options, verdicts: &[Verdict]) -> bool {
 fn main() -> ExitCode {
     let outcome = Options::parse().and_then(|options| {
         let known = read_known(&options.differences)?;
-        let stage = Stage::new().map_err(|error| error.to_string())?;
+        let stage = StubDirectory::new().map_err(|error| error.to_string())?;
         let verdicts = run_all(&options, &known, &stage)?;
         Ok(report(&options, &verdicts))
     });

@@ -1,4 +1,4 @@
-//! Text to events.
+//! Parser of scripts.
 
 /// A script.
 #[derive(Debug)]
@@ -14,17 +14,17 @@ pub(super) struct Event {
     pub(super) action: Action,
 }
 
-/// When, in microseconds.
+/// Time of an event, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct When {
-    /// `*`.
+    /// True for `*`: any time.
     pub(super) any: bool,
-    /// Counted from the end of the line before.
+    /// True if relative to the end of the previous line.
     pub(super) relative: bool,
     pub(super) from: i64,
     /// `from~to`.
     pub(super) to: i64,
-    /// `from...until`: a call that returns then.
+    /// `from...until`: return time of a blocking call.
     pub(super) until: Option<i64>,
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Action {
     Assert(Vec<Comparison>),
 }
 
-/// A packet in script values. `None`: not checked.
+/// Packet in script values. `None`: not checked.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Packet {
     pub(super) ecn: Option<u8>,
@@ -49,7 +49,7 @@ pub(super) struct Packet {
     pub(super) options: Option<Vec<Field>>,
 }
 
-/// A TCP option.
+/// TCP option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Field {
     Nop,
@@ -78,7 +78,7 @@ pub(super) enum Argument {
     Linger(i32, i32),
 }
 
-/// `name op number` over tcp_info.
+/// Comparison `name op number` on tcp_info.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) name: String,
@@ -86,10 +86,10 @@ pub(super) struct Comparison {
     pub(super) number: i64,
 }
 
-/// Reads a script.
+/// Parses a script.
 ///
 /// # Errors
-/// The number of the line, and what is wrong with it.
+/// The line number, and the error in the line.
 pub(crate) fn parse(text: &str) -> Result<Script, String> {
     let mut events = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
@@ -118,7 +118,7 @@ fn event(line: usize, text: &str) -> Result<Event, String> {
     Ok(Event { line, when, action })
 }
 
-/// Seconds to microseconds.
+/// Converts seconds to microseconds.
 fn micros(text: &str) -> Result<i64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text} is no time"))?;
     Ok((seconds * 1e6).round() as i64)
@@ -220,7 +220,7 @@ fn option_list(text: &str) -> Result<Vec<Field>, String> {
 fn call(text: &str) -> Result<Call, String> {
     let (name, rest) = text.split_once('(').ok_or_else(|| format!("{text} is not understood"))?;
     let (arguments, result) = rest.rsplit_once(") = ").ok_or("a call ends in `) = result`")?;
-    // The errno's text in parentheses is for readers.
+    // The errno's text in parentheses is a comment.
     let (arguments, result) = match arguments.rsplit_once(") = ") {
         Some((arguments, inner)) => (arguments, format!("{inner}) = {result}")),
         None => (arguments, result.to_owned()),
@@ -257,7 +257,7 @@ fn argument_list(text: &str) -> Result<Vec<Argument>, String> {
     text.split(',').map(argument).collect()
 }
 
-/// Numbers and names joined by `|`.
+/// Sum of numbers and names joined by `|`.
 fn sum(text: &str) -> Result<i64, String> {
     text.split('|').try_fold(0, |sum, word| {
         let word = word.trim();
@@ -302,7 +302,7 @@ fn constant(name: &str) -> Result<i64, String> {
     Ok(value.into())
 }
 
-/// `assert a == 1 and b < 2`; what follows a comma is for readers, as in Python.
+/// Parses `assert a == 1 and b < 2`; the text after a comma is a comment, as in Python.
 fn assertion(text: &str) -> Result<Vec<Comparison>, String> {
     let text = text.trim().strip_prefix("assert ").ok_or("only assert is known")?;
     let text = text.split(',').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A small interpreter of packetdrill's language: `language` reads, `packet` builds and takes apart, `play`
-//! runs against the interface. Syntax that is not known is an error.
+//! Small interpreter of packetdrill's language: `language` parses, `packet` builds and parses packets, `play`
+//! runs events against the interface. Unknown syntax is an error.
 
 mod language;
 mod packet;

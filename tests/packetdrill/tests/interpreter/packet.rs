@@ -1,10 +1,10 @@
-//! IPv4 and TCP, in bytes and taken apart.
+//! IPv4 and TCP packets, as bytes and parsed.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::language::Field;
 
-/// A packet in live values.
+/// Packet in live values.
 #[derive(Clone, Debug)]
 pub(super) struct Live {
     pub(super) source: SocketAddrV4,
@@ -19,10 +19,10 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// The packet; its payload is zeros.
+    /// Bytes of the packet; its payload is zeros.
     ///
     /// # Errors
-    /// The options do not fill words of 32 bits.
+    /// If the options do not fill words of 32 bits.
     pub(super) fn build(&self) -> Result<Vec<u8>, String> {
         let options = option_bytes(&self.options);
         if !options.len().is_multiple_of(4) {
@@ -51,10 +51,10 @@ impl Live {
         Ok(packet)
     }
 
-    /// Takes a packet apart.
+    /// Parses a packet.
     ///
     /// # Errors
-    /// It is not IPv4 with TCP, or a checksum, a length or an option is wrong.
+    /// If it is not IPv4 with TCP, or a checksum, a length or an option is wrong.
     pub(super) fn read(packet: &[u8]) -> Result<Self, String> {
         let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let long = |at: usize| {
@@ -145,7 +145,7 @@ fn tcp_checksum(packet: &[u8]) -> u16 {
     checksum(&packet[20..], sum + addresses.sum::<u32>())
 }
 
-/// RFC 1071.
+/// Internet checksum, RFC 1071.
 fn checksum(data: &[u8], start: u32) -> u16 {
     let pairs = data
         .chunks(2)

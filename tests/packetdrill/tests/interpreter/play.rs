@@ -1,4 +1,4 @@
-//! Runs events against the interface.
+//! Execution of events on the interface.
 
 use std::{
     collections::HashMap,
@@ -15,30 +15,30 @@ use super::{
     packet::Live,
 };
 
-/// How far from its time something may happen, in microseconds: packetdrill's default.
+/// Time tolerance of an event, in microseconds: packetdrill's default.
 const TOLERANCE: i64 = 4_000;
-/// How far a timestamp of ours may be from the script's: a delayed ACK more or less, in milliseconds.
+/// Tolerance of the adapter's timestamps, in milliseconds: one delayed ACK more or less.
 const TIMESTAMP_TOLERANCE: i32 = 45;
 const LOCAL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 168, 0, 1), 8080);
-/// Who connects to us, and to whom we connect.
+/// Port of a connecting peer, and the server to connect to.
 const PEER_PORT: u16 = 40_000;
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 8080);
 /// Bytes of tcp_info.
 const TCP_INFO_BYTES: usize = 280;
 
 type Outcome = Result<(), String>;
-/// What a call in the background gave, and when.
+/// Result and time of a call in the background.
 type Background = JoinHandle<(io::Result<i64>, i64)>;
 
 struct Player {
     adapter: Arc<Adapter>,
-    /// Live descriptors by the script's.
+    /// Live descriptors, by the script's descriptor.
     descriptors: HashMap<i64, i32>,
-    /// Of the connection: the last one accepted or connecting.
+    /// Descriptor of the last accepted or connecting socket.
     connection: Option<i64>,
     local: SocketAddrV4,
     peer: SocketAddrV4,
-    /// What is added to our sequence numbers in the script.
+    /// Added to the adapter's sequence numbers in the script.
     offset: u32,
     /// Live timestamps by the script's, and the first pair.
     timestamps: HashMap<u32, u32>,
@@ -50,7 +50,7 @@ struct Player {
 /// Runs a script with these `--so_flags`.
 ///
 /// # Errors
-/// The number of the line, and what was not as it says.
+/// The line number, and the difference from the script.
 pub(crate) fn run(script: &Script, flags: &str) -> Outcome {
     let adapter = Arc::new(Adapter::new(flags)?);
     let start = adapter.time();
@@ -71,7 +71,7 @@ pub(crate) fn run(script: &Script, flags: &str) -> Outcome {
     }
     let last = script.events.last().map_or(0, |event| event.line);
     player.finish_background().map_err(|error| format!("{last}: {error}"))?;
-    player.nothing_is_left().map_err(|error| format!("{last}: {error}"))
+    player.expect_no_packet().map_err(|error| format!("{last}: {error}"))
 }
 
 fn check<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, actual: T) -> Outcome {
@@ -157,7 +157,7 @@ impl Player {
         }
     }
 
-    /// The next packet, of as many segments as the script's has bytes for.
+    /// Checks the next packet, merged from as many segments as the script's packet has bytes for.
     fn expect(&mut self, when: When, packet: &Packet) -> Outcome {
         let mut whole: Option<Live> = None;
         let mut piece = 0;
@@ -230,7 +230,7 @@ impl Player {
         format!("flags {flags:#x} {seq}:{end}({length}) ack {ack} win {window} {options:?}")
     }
 
-    fn nothing_is_left(&self) -> Outcome {
+    fn expect_no_packet(&self) -> Outcome {
         let before = self.adapter.time();
         match self.adapter.sniff() {
             Some((at, bytes)) if at <= before => {
@@ -327,7 +327,7 @@ impl Player {
     }
 }
 
-/// A call with live values.
+/// Call with live values.
 struct LiveCall {
     name: String,
     script_fd: Option<i64>,
@@ -422,13 +422,13 @@ impl LiveCall {
     }
 }
 
-/// Whether a thread of ours sleeps: then its call waits, since it holds no lock that is taken.
+/// True if a thread sleeps. Its call is then blocked, since no lock that it needs is held.
 fn is_asleep(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
 }
 
-/// A member of tcp_info (Linux' include/uapi/linux/tcp.h): where it lies, and its bytes.
+/// Value of a tcp_info member (Linux' include/uapi/linux/tcp.h), by its offset and size.
 fn member(info: &[u8], name: &str) -> Result<i64, String> {
     let (at, size) = match name {
         "tcpi_state" => (0, 1),
@@ -458,6 +458,6 @@ fn member(info: &[u8], name: &str) -> Result<i64, String> {
         "tcpi_total_rto" => (240, 2),
         _ => return Err(format!("{name} is not known")),
     };
-    let bytes = info.get(at..at + size).ok_or_else(|| format!("{name} is not told"))?;
+    let bytes = info.get(at..at + size).ok_or_else(|| format!("tcp_info has no {name}"))?;
     Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | i64::from(*byte)))
 }

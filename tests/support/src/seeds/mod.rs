@@ -1,17 +1,18 @@
-//! Runs a suite for many seeds: on all CPUs, to the end of the range, with a class and a command for each failure.
+//! Runner of a suite for many seeds: on all CPUs, to the end of the range, with a class and a command for each
+//! failure.
 //!
 //! | variable | seeds |
 //! |---|---|
 //! | `FLUE_SEED=17` | that one |
 //! | `FLUE_SEEDS=1000..6000` | that range, without its end |
 //! | `FLUE_SEEDS=5000` | 0 to 4999 |
-//! | none | CI: a fixed slice from 0, as many whose first is derived from the commit's hash, and the open seeds |
+//! | none | CI: a fixed slice from 0, a slice of the same size derived from the commit's hash, and the open seeds |
 //!
-//! A seed fails by a panic. Its class ([`Class`]) is said where it is noticed ([`fail`], [`check!`](crate::check));
-//! else it follows from the file of the panic. The list of open seeds is `tests/campaign/open-seeds.txt`.
+//! A seed fails by a panic. Its class ([`Class`]) is set at the check ([`fail`], [`check!`](crate::check)), or
+//! else derived from the file of the panic. The list of open seeds is `tests/campaign/open-seeds.txt`.
 //!
-//! What a run prints goes past the capture of the test harness, since most of it belongs to runs that pass.
-//! Bounds: [`BLOCKS_MAX`] failures are printed whole, [`FAILURES_MAX`] are listed, all are counted.
+//! The output of a run bypasses the capture of the test harness, since most of it belongs to runs that pass.
+//! Bounds: [`BLOCKS_MAX`] failures are printed in full, [`FAILURES_MAX`] are listed, all are counted.
 
 mod open;
 mod range;
@@ -40,29 +41,29 @@ use self::{
 };
 pub use self::{range::from_environment, watch::fail};
 
-/// Failures of a run that are printed whole, when they happen.
+/// Failures of a run that are printed in full, when they occur.
 pub const BLOCKS_MAX: usize = 20;
 /// Failures of a run that are listed at its end.
 pub const FAILURES_MAX: usize = 1_000;
-/// Results that wait to be added up.
+/// Results queued for aggregation.
 const RESULTS_MAX: usize = 64;
-/// Between two lines about progress. A seed that runs for as long is named.
+/// Interval of progress lines. A seed that runs for longer is listed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Kinds of failures.
+/// Failure class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
-    /// A connection ended with an error, or never began.
+    /// Connection that ended with an error, or was never established.
     LostConnection,
-    /// A request did not complete, completed twice, out of order, or with another result than it should.
+    /// Request that did not complete, completed twice, out of order, or with a wrong result.
     WrongCompletion,
-    /// Nothing happens any more, or never enough.
+    /// No progress, or not enough progress.
     Stuck,
-    /// A segment that no legal stack would have sent.
+    /// Segment that no legal stack would have sent.
     IllegalOnTheWire,
-    /// Bytes are lost, doubled, moved or changed.
+    /// Data lost, duplicated, reordered or changed.
     WrongData,
-    /// A panic outside of the tests.
+    /// Panic outside of the tests.
     Panic,
     /// Any other assertion of the test.
     Other,
@@ -112,26 +113,26 @@ macro_rules! check {
     };
 }
 
-/// A test that runs for any seed.
+/// Test that runs for any seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Suite {
-    /// As the list of open seeds and `tests/campaign/run` call it.
+    /// Name in the list of open seeds and in `tests/campaign/run`.
     pub name: &'static str,
-    /// What repeats a seed, behind `FLUE_SEED=17`.
+    /// Command that repeats a seed, without `FLUE_SEED=17`.
     pub command: &'static str,
-    /// Seeds of each of CI's two slices.
+    /// Seeds in each of CI's two slices.
     pub seeds: u64,
-    /// Classes of panics in files whose path ends so, where they do not say it themselves.
+    /// Classes of panics by the end of the file path, for panics without a class of their own.
     pub classes: &'static [(&'static str, Class)],
 }
 
 impl Suite {
-    /// Runs the seeds that the environment asks for, and returns the sum of what `run` returned for those that
-    /// passed: of the range asked for, or of CI's fixed slice. What 150 seeds do that nobody chose is no verdict on
-    /// averages, so CI's second slice is not in it.
+    /// Runs the seeds selected by the environment. Returns the sum of the results of `run` for the seeds that
+    /// passed, of the selected range or of CI's fixed slice. CI's second slice is excluded, because averages of
+    /// 150 arbitrary seeds vary.
     ///
     /// # Panics
-    /// After the last seed, if one failed that is not open, or one passed that is.
+    /// After the last seed, if a seed failed that is not open, or an open seed passed.
     pub fn run<S: Send, T: Default>(
         &self,
         run: impl Fn(u64) -> S + Sync,
@@ -152,7 +153,7 @@ impl Suite {
         }
         (campaign.print)(&campaign.text());
         if let Err(text) = campaign.verdict() {
-            // The panics were printed: this one needs no backtrace.
+            // The panics were already printed; this one needs no backtrace.
             (campaign.print)(&format!("{text}\n"));
             resume_unwind(Box::new(text));
         }
@@ -160,27 +161,27 @@ impl Suite {
     }
 }
 
-/// Whether a single seed is asked for, which may be looked at more closely.
+/// True if a single seed is selected, which allows more output.
 pub fn is_single() -> bool {
     from_environment().is_some_and(|(_, is_single)| is_single)
 }
 
-/// The root of the workspace.
+/// Root of the workspace.
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Writes past the capture of the test harness, in one piece.
+/// Writes past the capture of the test harness, in one write.
 fn print(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// What came of the seeds so far.
+/// Results of the seeds so far.
 struct Campaign {
     suite: Suite,
     open: Vec<OpenSeed>,
     is_single: bool,
-    /// Slices that are done: lines of a table.
+    /// Completed slices: lines of a table.
     rows: Vec<String>,
     seeds: u64,
     failed: BTreeMap<Class, u64>,
@@ -208,7 +209,7 @@ impl Campaign {
         }
     }
 
-    /// Runs `range` on all CPUs; `keep` gets what the seeds that pass return, in any order.
+    /// Runs `range` on all CPUs; `keep` receives the results of the seeds that pass, in any order.
     fn slice<S: Send>(
         &mut self,
         range: Range<u64>,
@@ -254,7 +255,7 @@ impl Campaign {
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
-                progress.look(&next, self.failed.values().sum());
+                progress.report(&next, self.failed.values().sum());
             }
         });
         let failed = self.failed.iter().map(|(class, count)| {
@@ -270,7 +271,7 @@ impl Campaign {
         self.seeds += end - start;
     }
 
-    /// Open seeds that no slice had in it: each run has them all.
+    /// Runs the open seeds that were in no slice, so that each run includes all.
     fn open_seeds_left<S: Send>(&mut self, run: &(impl Fn(u64) -> S + Sync)) {
         let is_done = |one: &OpenSeed| self.known.contains(one) || self.passed.contains(one);
         let had = |one: &OpenSeed| self.failures.iter().any(|failure| failure.seed == one.seed);
@@ -292,7 +293,7 @@ impl Campaign {
             return;
         }
         *self.failed.entry(failure.class).or_default() += 1;
-        // The default hook has printed a single seed's.
+        // The default hook has printed the panic of a single seed.
         if self.failures.len() < BLOCKS_MAX && !self.is_single {
             (self.print)(&format!("{} {failure}{}", self.suite.name, self.repeat(failure.seed)));
         }
@@ -305,7 +306,7 @@ impl Campaign {
         format!("    repeat: FLUE_SEED={seed} {}\n", self.suite.command)
     }
 
-    /// What a run prints at its end.
+    /// Summary printed at the end of a run.
     fn text(&self) -> String {
         let name = self.suite.name;
         let mut text = match &self.open[..] {
@@ -326,7 +327,7 @@ impl Campaign {
     }
 
     /// # Errors
-    /// A seed failed that is not open, or an open one passed.
+    /// If a seed failed that is not open, or an open seed passed.
     fn verdict(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
         let failed: u64 = self.failed.values().sum();
@@ -347,7 +348,7 @@ impl Campaign {
     }
 }
 
-/// `3 stuck, 1 panic`.
+/// Formats counts: `3 stuck, 1 panic`.
 fn tally(failed: impl IntoIterator<Item = (Class, u64)>, known: usize) -> String {
     let failed = failed.into_iter().filter(|(_, count)| *count > 0);
     let mut parts: Vec<_> = failed.map(|(class, count)| format!("{count} {class}")).collect();
@@ -357,7 +358,7 @@ fn tally(failed: impl IntoIterator<Item = (Class, u64)>, known: usize) -> String
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// Says once a minute how far a slice has come, and which seeds take longer than that.
+/// Once a minute, prints the progress of a slice and the seeds that run for longer.
 struct Progress<'a> {
     name: &'static str,
     range: &'a Range<u64>,
@@ -371,7 +372,7 @@ impl<'a> Progress<'a> {
         Self { name, range, running, seen: vec![u64::MAX; running.len()], at: Instant::now() }
     }
 
-    fn look(&mut self, next: &AtomicU64, failed: u64) {
+    fn report(&mut self, next: &AtomicU64, failed: u64) {
         if self.at.elapsed() < PROGRESS_INTERVAL {
             return;
         }

@@ -1,10 +1,10 @@
-//! The list of open seeds, `tests/campaign/open-seeds.txt`: failures that are known and not mended yet.
+//! List of open seeds, `tests/campaign/open-seeds.txt`: known failures that are not fixed yet.
 //!
-//! One a line: `suite | seed | class | note`. Lines that begin with `#` are comments.
+//! One per line: `suite | seed | class | note`. Lines that start with `#` are comments.
 
 use super::Class;
 
-/// A seed that is known to fail.
+/// Seed with a known failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OpenSeed {
     pub(super) suite: String,
@@ -13,7 +13,7 @@ pub(super) struct OpenSeed {
     pub(super) note: String,
 }
 
-/// The open seeds of a suite.
+/// Open seeds of a suite.
 pub(super) fn read(suite: &str) -> Vec<OpenSeed> {
     let path = super::workspace().join("tests/campaign/open-seeds.txt");
     let text = std::fs::read_to_string(&path)
@@ -24,7 +24,7 @@ pub(super) fn read(suite: &str) -> Vec<OpenSeed> {
 }
 
 /// # Errors
-/// The first line that is not understood.
+/// The first malformed line.
 pub(super) fn parse(text: &str) -> Result<Vec<OpenSeed>, String> {
     let lines = text.lines().map(str::trim);
     lines

@@ -2,15 +2,15 @@
 
 use std::{ops::Range, process::Command};
 
-/// The seeds of a commit are above this, and beyond every campaign that counts from 0.
+/// Lower bound of the seeds of a commit, above every campaign that counts from 0.
 const COMMIT_SEEDS_FROM: u64 = 1_000_000;
-/// Stands for the commit where there is no repository.
+/// Replaces the commit if there is no repository.
 const NO_COMMIT: &str = "5eed5eed";
 
-/// What `FLUE_SEED` or `FLUE_SEEDS` ask for; `None` without either. The flag says whether it is a single seed.
+/// Range selected by `FLUE_SEED` or `FLUE_SEEDS`; `None` without either. The flag is true for a single seed.
 ///
 /// # Panics
-/// On a value that is no number and no range.
+/// If a value is neither a number nor a range.
 pub fn from_environment() -> Option<(Range<u64>, bool)> {
     let variable = |name| std::env::var(name).ok();
     chosen(variable("FLUE_SEED").as_deref(), variable("FLUE_SEEDS").as_deref())
@@ -39,12 +39,12 @@ pub(super) fn chosen(
     }
 }
 
-/// Digits, with `_` between them.
+/// Number of digits, with `_` between them.
 fn number(text: &str) -> Option<u64> {
     text.replace('_', "").parse().ok()
 }
 
-/// The commit of the workspace, its first eight digits.
+/// First eight digits of the workspace's commit.
 pub(super) fn commit() -> String {
     let git =
         Command::new("git").args(["rev-parse", "HEAD"]).current_dir(super::workspace()).output();
@@ -53,7 +53,7 @@ pub(super) fn commit() -> String {
     hash.and_then(|hash| Some(hash.get(..8)?.to_owned())).unwrap_or_else(|| NO_COMMIT.into())
 }
 
-/// `count` seeds that belong to a commit.
+/// Range of `count` seeds derived from a commit.
 pub(super) fn of_commit(commit: &str, count: u64) -> Range<u64> {
     let digits = u32::from_str_radix(commit, 16).expect("eight hexadecimal digits");
     let start = COMMIT_SEEDS_FROM + u64::from(digits);

@@ -15,7 +15,7 @@ const SUITE: Suite = Suite {
     classes: &[("seeds/tests.rs", Class::WrongCompletion)],
 };
 
-/// A product that is wrong for some seeds.
+/// Product that is wrong for some seeds.
 fn product(seed: u64) -> u64 {
     check!(LostConnection, seed % 100 != 3, "seed {seed}\nand more of it");
     check!(Stuck, seed % 100 != 42, "nothing is due");
@@ -23,7 +23,7 @@ fn product(seed: u64) -> u64 {
     seed
 }
 
-/// Without what a run prints on the way.
+/// Campaign without output during the run.
 fn quiet(open: &str) -> Campaign {
     let mut campaign = Campaign::new(SUITE, parse(open).unwrap());
     campaign.print = |_| ();
@@ -55,15 +55,15 @@ fn variables_name_one_seed_or_a_range() {
 }
 
 #[test]
-fn a_commit_has_seeds_of_its_own() {
+fn commit_seeds_are_derived_from_its_hash() {
     assert_eq!(of_commit("00000000", 150), 1_000_000..1_000_150);
     assert_eq!(of_commit("0000ff00", 150), 1_065_280..1_065_430);
     assert_eq!(of_commit("ffffffff", 1).start, 1_000_000 + u64::from(u32::MAX));
 }
 
-// After a failure the others run all the same; the sum is that of the seeds that pass.
+// The remaining seeds run after a failure; the sum is that of the seeds that pass.
 #[test]
-fn a_run_goes_on_after_a_failure() {
+fn run_continues_after_a_failure() {
     let runs = AtomicU64::new(0);
     let mut campaign = quiet("");
     let mut sum = 0;
@@ -115,21 +115,21 @@ fn memory_is_bounded() {
 }
 
 #[test]
-fn an_open_seed_may_fail_and_is_told() {
+fn failing_open_seed_passes_and_is_listed() {
     let open = "# known\nsample | 3 | lost connection | the host's RTO\nsample | 142 | stuck | b\n";
     let (campaign, _) = run(0..10, open);
     assert_eq!(campaign.verdict(), Ok(()));
     let text = campaign.text();
     assert!(text.starts_with("sample: 2 open seeds\n"), "{text}");
     assert!(text.contains("sample open seed 3: lost connection (the host's RTO)\n"), "{text}");
-    // It is beyond the range, and runs all the same.
+    // An open seed beyond the range runs too.
     assert!(text.contains("sample open seed 142: stuck (b)\n"), "{text}");
     assert!(text.contains("| sample | 0..10 | 10 | 1 open | "), "{text}");
     assert!(text.contains("| sample | 142..143, open | 1 | 1 open | "), "{text}");
 }
 
 #[test]
-fn an_open_seed_that_passes_fails_the_run() {
+fn passing_open_seed_fails_the_run() {
     for open in ["sample | 5 | stuck | mended", "sample | 1005 | stuck | mended"] {
         let verdict = run(0..10, open).0.verdict().unwrap_err();
         assert!(verdict.contains("passes: take it off"), "{verdict}");
@@ -137,14 +137,14 @@ fn an_open_seed_that_passes_fails_the_run() {
 }
 
 #[test]
-fn an_open_seed_that_fails_otherwise_fails_the_run() {
+fn open_seed_of_another_class_fails_the_run() {
     let (campaign, _) = run(0..10, "sample | 3 | stuck | another class");
     assert_eq!(campaign.verdict().unwrap_err(), "sample: 1 of 10 seeds failed: 1 lost connection");
     assert_eq!(campaign.seeds, 10, "it does not run twice");
 }
 
 #[test]
-fn the_list_of_open_seeds_is_understood_or_refused() {
+fn open_seed_list_is_parsed_or_rejected() {
     let one = parse("\n# text\n walk | 7 | illegal on the wire | a note | with a bar\n").unwrap();
     let expected = OpenSeed {
         suite: "walk".into(),
@@ -159,7 +159,7 @@ fn the_list_of_open_seeds_is_understood_or_refused() {
 }
 
 #[test]
-fn the_list_of_the_repository_is_understood() {
+fn repository_list_is_parsed() {
     let text = std::fs::read_to_string(super::workspace().join("tests/campaign/open-seeds.txt"));
     for one in parse(&text.unwrap()).unwrap() {
         assert!(["walk", "handover", "rdma", "adversary"].contains(&&*one.suite), "{one:?}");
@@ -167,7 +167,7 @@ fn the_list_of_the_repository_is_understood() {
 }
 
 #[test]
-fn a_panic_outside_of_the_tests_is_the_products() {
+fn panic_outside_of_tests_has_class_panic() {
     let classes = &[("model/wire.rs", Class::IllegalOnTheWire)];
     for (file, class) in [
         ("host-stack/src/host/up.rs", Class::Panic),

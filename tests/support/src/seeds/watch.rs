@@ -1,4 +1,5 @@
-//! One seed: its panic is caught with message, place and class, and printed by the runner, not by the panic hook.
+//! Execution of one seed. Its panic is caught with message, location and class, and printed by the runner
+//! instead of the panic hook.
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,10 +11,10 @@ use std::{
 
 use super::Class;
 
-/// Bytes of a panic's message that are kept.
+/// Maximum bytes kept of a panic's message.
 const TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// Why a seed failed.
+/// Failure of a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) seed: u64,
@@ -24,7 +25,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The first line of the message that says something.
+    /// First line of the message that is not blank.
     pub(super) fn first_line(&self) -> String {
         let line = self.text.lines().find(|line| !line.trim().is_empty()).unwrap_or("no message");
         line.trim().chars().take(160).collect()
@@ -39,21 +40,22 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What the hook knows of the seed that a thread runs.
-struct Watched {
+/// State of the seed that a thread runs, for the panic hook.
+struct RunningSeed {
     seed: u64,
-    /// The default hook prints as well.
+    /// True if the default hook prints as well.
     is_single: bool,
     classes: &'static [(&'static str, Class)],
     failure: Option<Failure>,
 }
 
 thread_local! {
-    static WATCHED: RefCell<Option<Watched>> = const { RefCell::new(None) };
+    static RUNNING: RefCell<Option<RunningSeed>> = const { RefCell::new(None) };
     static CLASS: Cell<Option<Class>> = const { Cell::new(None) };
 }
 
-/// Panics with `text`, and tells the runner the class. In a test without a runner it is a panic like any other.
+/// Panics with `text`, and records the class for the runner. In a test without a runner it is an ordinary
+/// panic.
 ///
 /// # Panics
 /// Always.
@@ -71,12 +73,12 @@ pub(super) fn watch<S>(
     run: impl FnOnce() -> S,
 ) -> Result<S, Failure> {
     install();
-    let watched = Watched { seed, is_single, classes, failure: None };
-    WATCHED.with_borrow_mut(|slot| *slot = Some(watched));
+    let running = RunningSeed { seed, is_single, classes, failure: None };
+    RUNNING.with_borrow_mut(|slot| *slot = Some(running));
     let result = catch_unwind(AssertUnwindSafe(run));
-    let watched = WATCHED.take();
+    let running = RUNNING.take();
     result.map_err(|_| {
-        watched.and_then(|watched| watched.failure).unwrap_or_else(|| Failure {
+        running.and_then(|running| running.failure).unwrap_or_else(|| Failure {
             seed,
             class: Class::Other,
             place: "?".into(),
@@ -90,39 +92,39 @@ fn install() {
     ONCE.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |info| {
-            if !note(info) {
+            if !record_panic(info) {
                 before(info);
             }
         }));
     });
 }
 
-/// Returns whether that was all there is to do: false in a thread that runs no seed.
-fn note(info: &PanicHookInfo<'_>) -> bool {
+/// Records the panic. False in a thread that runs no seed, where the default hook must continue.
+fn record_panic(info: &PanicHookInfo<'_>) -> bool {
     let class = CLASS.take();
-    let Ok(is_noted) = WATCHED.try_with(|slot| {
+    let Ok(is_noted) = RUNNING.try_with(|slot| {
         let Ok(mut slot) = slot.try_borrow_mut() else { return false };
-        let Some(watched) = slot.as_mut() else { return false };
+        let Some(running) = slot.as_mut() else { return false };
         let (file, line) = info.location().map_or(("?", 0), |at| (at.file(), at.line()));
-        let class = class.unwrap_or_else(|| by_file(file, watched.classes));
-        let (seed, place, text) = (watched.seed, format!("{file}:{line}"), message(info, class));
+        let class = class.unwrap_or_else(|| by_file(file, running.classes));
+        let (seed, place, text) = (running.seed, format!("{file}:{line}"), message(info, class));
         let failure = Failure { seed, class, place, text };
-        // While the first unwinds, a second one ends the process: nobody else will tell.
+        // During unwinding a second panic aborts the process: this is the last chance to print it.
         if std::thread::panicking()
-            && !watched.is_single
-            && let Some(first) = &watched.failure
+            && !running.is_single
+            && let Some(first) = &running.failure
         {
             super::print(&format!("{first}{failure}"));
         }
-        watched.failure = Some(failure);
-        !watched.is_single
+        running.failure = Some(failure);
+        !running.is_single
     }) else {
         return false;
     };
     is_noted
 }
 
-/// The message, without the class that [`fail`] puts before it.
+/// Message without the class that [`fail`] prepends.
 fn message(info: &PanicHookInfo<'_>, class: Class) -> String {
     let payload = info.payload();
     let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -131,7 +133,8 @@ fn message(info: &PanicHookInfo<'_>, class: Class) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
-/// The class of a panic that has not said its class: of the file, if the suite knows one; `panic` outside of tests.
+/// Class of a panic without a class of its own: that of the file, if the suite has one; `panic` outside of
+/// tests.
 pub(super) fn by_file(file: &str, classes: &[(&str, Class)]) -> Class {
     if let Some((_, class)) = classes.iter().find(|(end, _)| file.ends_with(end)) {
         return *class;

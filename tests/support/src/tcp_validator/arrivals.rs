@@ -1,10 +1,10 @@
-//! What has come to the host: what it may know by now, and what it must.
+//! Frames received by the host: state that it may have processed, and state that it must have processed.
 
 use super::connection::{Connection, Syn, unwrap};
 use super::packet::Packet;
 
 impl Connection {
-    /// A segment has come, intact. `may_bind`: the host has to take it if it is acceptable.
+    /// Processes an intact received segment. `may_bind`: the host must process the segment if it is acceptable.
     pub(super) fn arrived(&mut self, time_ns: u64, packet: &Packet<'_>, may_bind: bool) {
         self.receiving.unanswered = true;
         if packet.rst {
@@ -22,7 +22,7 @@ impl Connection {
             let window = u64::from(packet.window) << agreed.their_scale;
             self.acknowledged(time_ns, ack, window, is_binding);
         }
-        // With an acknowledgement that is old a segment may be dropped whole (RFC 5961 §5.2; smoltcp always does).
+        // A segment with an old acknowledgment may be dropped as a whole (RFC 5961 §5.2; smoltcp always does).
         let una = self.sending.una;
         let is_old = packet.ack.is_some_and(|ack| unwrap(self.sending.max, ack) < una);
         self.note_marks(time_ns, start, packet, is_binding && !is_old);
@@ -43,11 +43,11 @@ impl Connection {
         }
     }
 
-    /// Whether no timestamp that the host may have seen makes this one old (RFC 7323 §5.3).
+    /// True if no timestamp that the host may have processed makes this one old (RFC 7323 §5.3).
     fn stamp_arrived(&mut self, packet: &Packet<'_>) -> bool {
         let Some((value, _)) = packet.timestamps else { return true };
         let stamps = &mut self.stamps;
-        // Mostly it is the same millisecond.
+        // Usually the same millisecond; this check saves an insertion.
         if stamps.newest_arrived != Some(value) {
             stamps.arrived.insert(value);
         }
@@ -59,11 +59,11 @@ impl Connection {
         is_young
     }
 
-    /// Whether RFC 9293 §3.10.7.4 accepts it, whatever of the others the host has looked at.
+    /// True if RFC 9293 §3.10.7.4 accepts it, regardless of the other segments that the host has processed.
     fn is_acceptable(&self, start: u64, packet: &Packet<'_>) -> bool {
         let receiving = &self.receiving;
         let end = start + packet.sequence_len();
-        // What lies beyond the window may have come, and need not have been taken.
+        // Data beyond the window may have arrived, but need not have been accepted.
         if start == end {
             let is_next = start == receiving.next && start <= receiving.edge;
             is_next || (start > receiving.next && start < receiving.edge)
@@ -80,26 +80,26 @@ impl Connection {
         }
         sending.una = sending.una.max(una);
         sending.edge = sending.edge.max(una + window);
-        let newest = sending.una_coming.back().map_or(sending.una_known, |&(_, una)| una);
+        let newest = sending.una_pending.back().map_or(sending.una_known, |&(_, una)| una);
         if is_binding && una > newest {
-            sending.una_coming.push_back((time_ns, una));
+            sending.una_pending.push_back((time_ns, una));
         }
     }
 
-    /// RFC 3168 §6.1.3: marks count on data; CWR comes on new data and ends the echo. A host with several queues may
-    /// read frames of one moment in another order, and one that changes hands holds frames back: the echo is due once
-    /// the marked bytes are acknowledged.
+    /// RFC 3168 §6.1.3: marks count on data; CWR arrives on new data and ends the echo. A host with several
+    /// queues may process frames of one instant in another order, and one that migrates a connection holds
+    /// frames back. The echo is therefore due once the marked bytes are acknowledged.
     fn note_marks(&mut self, time_ns: u64, start: u64, packet: &Packet<'_>, is_binding: bool) {
         const CE: u8 = 3;
         if packet.cwr {
-            self.marks.owed = None;
+            self.marks.echo_due = None;
             self.marks.cwr_at = Some(time_ns);
         }
         if packet.ip.ecn == CE && !packet.payload.is_empty() {
-            self.marks.came = true;
+            self.marks.ce_received = true;
             let is_after_cwr = self.marks.cwr_at != Some(time_ns);
-            if is_binding && is_after_cwr && self.marks.owed.is_none() {
-                self.marks.owed = Some((time_ns, start + packet.payload.len() as u64));
+            if is_binding && is_after_cwr && self.marks.echo_due.is_none() {
+                self.marks.echo_due = Some((time_ns, start + packet.payload.len() as u64));
             }
         }
     }

@@ -1,6 +1,6 @@
-//! One connection as the wire before the host has seen it.
+//! One connection as observed on the wire of the host.
 //!
-//! Sequence numbers are unwrapped: 64 bits whose low half is what stood in the header.
+//! Sequence numbers are unwrapped: 64 bits whose low half is the number in the header.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -9,20 +9,20 @@ use super::packet::{Mac, Packet};
 use super::{KEPT_BYTES_MAX, Way};
 use crate::ranges::Ranges;
 
-/// Added to an ISN, so that one before it is a number too.
+/// Added to an ISN, so that the number before it is positive too.
 const ORIGIN: u64 = 1 << 32;
-/// SYN, FIN, RST, ECE, CWR and a CE mark in a line of [`Connection::recent`].
+/// Letters of SYN, FIN, RST, ECE, CWR and a CE mark in a line of [`Connection::recent`].
 const LETTERS: [char; 6] = ['S', 'F', 'R', 'E', 'W', 'C'];
-/// Segments remembered to be shown with a violation.
+/// Segments kept for the report of a violation.
 const RECENT_MAX: usize = 40;
 
-/// The number nearest to `near` whose low half is `number`.
+/// Number nearest to `near` whose low half is `number`.
 pub(super) fn unwrap(near: u64, number: u32) -> u64 {
     let distance = number.wrapping_sub(near as u32).cast_signed();
     near.saturating_add_signed(i64::from(distance))
 }
 
-/// What a SYN has said.
+/// Fields of a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Syn {
     pub(super) isn: u64,
@@ -50,35 +50,35 @@ impl Syn {
     }
 }
 
-/// What both SYNs together mean for the host.
+/// Options negotiated by both SYNs, from the host's point of view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
-    /// Of the windows that the host advertises.
+    /// Window scale of the host's advertised windows.
     pub(super) our_scale: u8,
-    /// Of those it is told.
+    /// Window scale of the peer's advertised windows.
     pub(super) their_scale: u8,
     pub(super) sack: bool,
     pub(super) timestamps: bool,
     pub(super) ecn: bool,
 }
 
-/// The half of the connection that the host sends.
+/// Send direction of the host.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// SND.UNA as the host must know it.
+    /// SND.UNA that the host must have processed.
     pub(super) una_known: u64,
-    /// SND.UNA as it may know it.
+    /// SND.UNA that the host may have processed.
     pub(super) una: u64,
-    /// When acknowledgements came that are about to be known.
-    pub(super) una_coming: VecDeque<(u64, u64)>,
-    /// One beyond the highest sent.
+    /// Acknowledgments within the lag: arrival time and SND.UNA.
+    pub(super) una_pending: VecDeque<(u64, u64)>,
+    /// One beyond the highest sequence number sent.
     pub(super) max: u64,
-    /// Where the FIN is.
+    /// Sequence number of the FIN.
     pub(super) fin: Option<u64>,
     /// Bytes from `kept_from` on.
     pub(super) kept: VecDeque<u8>,
     pub(super) kept_from: u64,
-    /// The rightmost edge of the peer's window.
+    /// Rightmost edge of the peer's window.
     pub(super) edge: u64,
 }
 
@@ -99,13 +99,13 @@ impl Sending {
         self.kept_from + self.kept.len() as u64
     }
 
-    /// Time passes: what came before it is known now.
-    pub(super) fn learn(&mut self, time_ns: u64, lag_ns: u64) {
-        while let Some(&(came, una)) = self.una_coming.front()
-            && came + lag_ns < time_ns
+    /// Advances the time: acknowledgments older than the lag become binding.
+    pub(super) fn advance(&mut self, time_ns: u64, lag_ns: u64) {
+        while let Some(&(arrived_ns, una)) = self.una_pending.front()
+            && arrived_ns + lag_ns < time_ns
         {
             self.una_known = self.una_known.max(una);
-            self.una_coming.pop_front();
+            self.una_pending.pop_front();
         }
         let old = self.una_known.saturating_sub(KEPT_BYTES_MAX).saturating_sub(self.kept_from);
         let old = (old as usize).min(self.kept.len());
@@ -114,47 +114,47 @@ impl Sending {
     }
 }
 
-/// The half that it receives.
+/// Receive direction of the host.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     pub(super) arrived: Ranges,
-    /// One beyond what has come without a gap.
+    /// End of the data received without a gap.
     pub(super) next: u64,
     pub(super) fin: Option<u64>,
-    /// The highest SEG.ACK sent.
+    /// Highest SEG.ACK sent.
     pub(super) acknowledged: u64,
-    /// The rightmost edge advertised.
+    /// Rightmost edge advertised.
     pub(super) edge: u64,
-    /// What SACK blocks have named.
+    /// Ranges reported in SACK blocks.
     pub(super) promised: Ranges,
-    /// Something has come since the host has last sent anything.
+    /// True if a segment has arrived since the host last sent one.
     pub(super) unanswered: bool,
 }
 
-/// Timestamps of both.
+/// Timestamps of both sides.
 #[derive(Debug, Default)]
 pub(super) struct Stamps {
-    /// When the host's first TSval was sent, and what it was.
+    /// Time and value of the host's first TSval.
     pub(super) first: Option<(u64, u32)>,
     pub(super) last: Option<u32>,
-    /// All TSvals that have come.
+    /// TSvals received.
     pub(super) arrived: HashSet<u32>,
     pub(super) newest_arrived: Option<u32>,
     pub(super) echoed: Option<u32>,
 }
 
-/// ECN (RFC 3168).
+/// ECN state (RFC 3168).
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// A CE mark has come on data.
-    pub(super) came: bool,
-    /// When one came that the host must echo, and one beyond its bytes, until CWR comes.
-    pub(super) owed: Option<(u64, u64)>,
-    /// When CWR came last.
+    /// True if a CE mark has arrived on data.
+    pub(super) ce_received: bool,
+    /// Arrival time and end of the first marked data that the host must echo, until CWR arrives.
+    pub(super) echo_due: Option<(u64, u64)>,
+    /// Arrival time of the last CWR.
     pub(super) cwr_at: Option<u64>,
 }
 
-/// What stays the same in all frames of a connection.
+/// Fields that are constant in all frames of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ConnectionConstants {
     pub(super) source_mac: Mac,
@@ -162,7 +162,7 @@ pub(super) struct ConnectionConstants {
     pub(super) dscp: u8,
 }
 
-/// All of it.
+/// State of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub(super) ours: Option<Syn>,
@@ -171,34 +171,34 @@ pub(super) struct Connection {
     pub(super) receiving: Receiving,
     pub(super) stamps: Stamps,
     pub(super) marks: Marks,
-    pub(super) look: Option<ConnectionConstants>,
-    /// By the host, or perhaps by the peer: a SYN that comes late begins another.
+    pub(super) constants: Option<ConnectionConstants>,
+    /// True if the host, or possibly the peer, has reset it; a later SYN then starts a new connection.
     pub(super) is_reset: bool,
-    recent: VecDeque<Noted>,
+    recent: VecDeque<RecentSegment>,
 }
 
 #[derive(Debug)]
-struct Noted {
+struct RecentSegment {
     time_ns: u64,
     way: Way,
     seq: u32,
     ack: Option<u32>,
     bytes: usize,
     window: u16,
-    /// Which of [`LETTERS`].
+    /// Flags in the order of [`LETTERS`].
     flags: [bool; 6],
     timestamps: Option<(u32, u32)>,
     sack: Vec<(u32, u32)>,
 }
 
 impl Connection {
-    /// The host's first SYN.
+    /// Records the host's first SYN.
     pub(super) fn open(&mut self, syn: Syn) {
         self.ours = Some(syn);
         self.sending.begin(syn.isn);
     }
 
-    /// The peer's first.
+    /// Records the peer's first SYN.
     pub(super) fn opened(&mut self, syn: Syn) {
         self.theirs = Some(syn);
         self.receiving = Receiving {
@@ -209,7 +209,7 @@ impl Connection {
         };
     }
 
-    /// `None` before both SYNs were seen.
+    /// Negotiated options; `None` before both SYNs were observed.
     pub(super) fn agreed(&self) -> Option<Agreed> {
         let (ours, theirs) = (self.ours?, self.theirs?);
         let scales = ours.window_scale.zip(theirs.window_scale).unwrap_or((0, 0));
@@ -224,19 +224,19 @@ impl Connection {
         })
     }
 
-    /// Whether both FINs have been sent and acknowledged.
+    /// True if both FINs were sent and acknowledged.
     pub(super) fn is_closed(&self) -> bool {
         let is_acknowledged = self.sending.fin.is_some_and(|fin| self.sending.una > fin);
         is_acknowledged && self.receiving.fin.is_some_and(|fin| self.receiving.acknowledged > fin)
     }
 
-    /// Remembers a segment for whoever has to understand a violation.
-    pub(super) fn note(&mut self, time_ns: u64, way: Way, packet: &Packet<'_>) {
+    /// Records a segment for the report of a violation.
+    pub(super) fn record(&mut self, time_ns: u64, way: Way, packet: &Packet<'_>) {
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
         let Packet { syn, fin, rst, ece, cwr, ip, .. } = packet;
-        self.recent.push_back(Noted {
+        self.recent.push_back(RecentSegment {
             time_ns,
             way,
             seq: packet.seq,
@@ -249,13 +249,14 @@ impl Connection {
         });
     }
 
-    /// The segments remembered, one a line, numbers relative to the ISNs.
+    /// Recent segments, one per line, with numbers relative to the ISNs.
     pub(super) fn recent(&self) -> String {
         let isn = |syn: Option<Syn>| syn.map_or(0, |syn| syn.isn as u32);
         let (ours, theirs) = (isn(self.ours), isn(self.theirs));
         let mut text = String::from("\n");
         for noted in &self.recent {
-            let Noted { time_ns, way, seq, ack, bytes, window, flags, timestamps, sack } = noted;
+            let RecentSegment { time_ns, way, seq, ack, bytes, window, flags, timestamps, sack } =
+                noted;
             let letters = LETTERS.iter().zip(flags).filter(|(_, set)| **set);
             let letters: String = letters.map(|(letter, _)| letter).collect();
             let (arrow, from, to) = match way {

@@ -1,40 +1,40 @@
-//! A capture that is judged while it is written, and kept nowhere.
+//! Capture that is checked while it is written, and is not stored.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Monitor, Way};
 
-/// Block type of draft-ietf-opsawg-pcapng §4.3, and its option with the direction.
+/// Block type of draft-ietf-opsawg-pcapng §4.3, and its direction option.
 const ENHANCED_PACKET: u32 = 6;
 const EPB_FLAGS: u16 = 2;
-/// Octets of an enhanced packet block before the frame, and of any block around its body.
+/// Octets of an enhanced packet block before the frame, and of the trailer of any block.
 const PACKET_HEADER_BYTES: usize = 28;
 const TRAILER_BYTES: usize = 4;
 
-/// Takes the bytes of a little-endian pcapng whose times are nanoseconds (the captures of flue's links are)
-/// and gives each frame to a [`Monitor`] as it comes.
+/// Parser of a little-endian pcapng with nanosecond times (the captures of flue's links). It passes each frame
+/// to a [`Monitor`] when it is complete.
 #[derive(Clone, Debug)]
 pub struct Feed {
     monitor: Arc<Mutex<Monitor>>,
-    /// The beginning of a block that is not whole yet.
+    /// Start of an incomplete block.
     pending: Vec<u8>,
 }
 
 impl Feed {
-    /// A capture for `monitor`.
+    /// Creates a capture for `monitor`.
     pub fn new(monitor: Arc<Mutex<Monitor>>) -> Self {
         Self { monitor, pending: Vec::new() }
     }
 
-    /// Takes whole blocks off the front.
+    /// Parses and removes the whole blocks at the front.
     fn drain(&mut self) {
         let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
         let mut at = 0;
         while let Some(header) = self.pending[at..].first_chunk::<8>() {
             let [kind, length] = [number(&header[..4]), number(&header[4..])];
             let end = at + length as usize;
-            assert!(length >= 12, "a block of {length} bytes is no block");
+            assert!(length >= 12, "invalid block length {length}: at least 12");
             let Some(block) = self.pending.get(at..end) else { break };
             if kind == ENHANCED_PACKET {
                 packet(block, &mut monitor);

@@ -1,43 +1,44 @@
-//! Whether a segment that the host sends is legal: one function for each group of clauses.
+//! Legality of a segment sent by the host: one function for each group of clauses.
 
 use super::connection::{Agreed, Connection, ConnectionConstants, Syn, unwrap};
 use super::packet::Packet;
 use super::{Clause, Counts, Rules};
 
-/// What is violated, and how.
-type Wrong = (Clause, String);
+/// Violated clause and its description.
+type Violated = (Clause, String);
 
-/// How far the clock of timestamps may be from the capture's beside [`Rules::lag`]: a tick on either side.
+/// Allowed difference between the timestamp clock and the capture's clock, in addition to [`Rules::lag`]: a
+/// tick on either side.
 const CLOCK_SLACK_MS: u64 = 2;
-/// MSS of a peer that names none, IPv4 and IPv6 (RFC 9293 §3.7.1).
+/// MSS of a peer that sends no MSS option, IPv4 and IPv6 (RFC 9293 §3.7.1).
 const MSS_DEFAULT: [u16; 2] = [536, 1220];
 
-fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Wrong> {
+fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Violated> {
     if is_legal { Ok(()) } else { Err((clause, detail())) }
 }
 
-/// What the part of a segment that takes up sequence numbers is.
+/// Kind of the sequence space that a segment occupies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Nothing, or a probe one before SND.UNA.
+    /// None, or a probe one before SND.UNA.
     Empty,
-    /// Only what was not sent before.
+    /// New data only.
     New,
-    /// A byte that probes a closed window.
+    /// Byte that probes a closed window.
     WindowProbe,
-    /// Something that was sent before.
+    /// Retransmission.
     Again,
 }
 
 impl Connection {
-    /// Judges a segment and takes note of it.
+    /// Checks a segment and records it.
     pub(super) fn judge(
         &mut self,
         time_ns: u64,
         packet: &Packet<'_>,
         rules: &Rules,
         counts: &mut Counts,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violated> {
         counts.segments += 1;
         self.judge_header(packet)?;
         self.judge_ip(packet, rules)?;
@@ -55,7 +56,7 @@ impl Connection {
             return Err((Clause::Handshake, "no SYNs were exchanged".into()));
         };
         let lag_ns = u64::try_from(rules.lag.as_nanos()).unwrap_or(u64::MAX);
-        self.sending.learn(time_ns, lag_ns);
+        self.sending.advance(time_ns, lag_ns);
         let kind = self.judge_sequence(packet, counts)?;
         self.judge_size(packet, rules)?;
         let was_idle = self.judge_acknowledgement(packet, agreed, rules)?;
@@ -69,7 +70,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_header(&self, packet: &Packet<'_>) -> Result<(), Wrong> {
+    fn judge_header(&self, packet: &Packet<'_>) -> Result<(), Violated> {
         let wrong = |detail: &str| (Clause::Header, detail.to_owned());
         match packet {
             Packet { is_intact: false, .. } => Err(wrong("a checksum is wrong")),
@@ -80,28 +81,30 @@ impl Connection {
         }
     }
 
-    fn judge_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Wrong> {
+    fn judge_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
         ensure(packet.source_mac == rules.mac, Clause::Ip, || {
             format!("from {:02x?}", packet.source_mac)
         })?;
         ensure(packet.ip.dont_fragment, Clause::Ip, || "DF is not set".into())?;
-        let look = ConnectionConstants {
+        let constants = ConnectionConstants {
             source_mac: packet.source_mac,
             ttl: packet.ip.ttl,
             dscp: packet.ip.dscp,
         };
-        let before = *self.look.get_or_insert(look);
-        ensure(look == before || packet.rst, Clause::Ip, || format!("{before:?} became {look:?}"))
+        let before = *self.constants.get_or_insert(constants);
+        ensure(constants == before || packet.rst, Clause::Ip, || {
+            format!("{before:?} became {constants:?}")
+        })
     }
 
-    fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Wrong> {
+    fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Violated> {
         let syn = Syn::of(packet);
         let wrong = |detail: String| Err((Clause::Handshake, detail));
         if !packet.payload.is_empty() || packet.fin {
             return wrong("a SYN with data or FIN".into());
         }
         if let Some(ours) = self.ours {
-            // RFC 3168 §6.1.1.1: one that is repeated may give up ECN. Simultaneous open adds an ACK.
+            // RFC 3168 §6.1.1.1: a retransmitted SYN may drop ECN. Simultaneous open adds an ACK.
             let same = Syn { ece: ours.ece, cwr: ours.cwr, has_ack: ours.has_ack, ..syn };
             if same != ours {
                 return wrong(format!("{ours:?} became {syn:?}"));
@@ -120,12 +123,17 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sequence(&mut self, packet: &Packet<'_>, counts: &mut Counts) -> Result<Kind, Wrong> {
+    fn judge_sequence(
+        &mut self,
+        packet: &Packet<'_>,
+        counts: &mut Counts,
+    ) -> Result<Kind, Violated> {
         let sending = &self.sending;
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
         let end = start + packet.payload.len() as u64;
-        // A keep-alive probe may hold one byte of anything (RFC 9293 §3.8.4); what it may know is acknowledged.
+        // A keep-alive probe may carry any one byte (RFC 9293 §3.8.4), before an acknowledgment that it may
+        // have processed.
         let is_probe = start + 1 == end && (end == una || end == sending.una);
         if !packet.fin && (end == start || is_probe) {
             ensure(start + 1 >= una && start <= max, Clause::Sequence, || {
@@ -176,7 +184,7 @@ impl Connection {
         sending.max = sending.max.max(end + u64::from(packet.fin));
     }
 
-    fn judge_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Wrong> {
+    fn judge_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Violated> {
         match self.sending.fin {
             Some(fin) if end > fin => {
                 Err((Clause::Fin, format!("bytes up to {end} after the FIN at {fin}")))
@@ -192,7 +200,7 @@ impl Connection {
         }
     }
 
-    fn judge_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Wrong> {
+    fn judge_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Violated> {
         let sending = &self.sending;
         let (from, to) = (start.max(sending.kept_from), end.min(sending.data_end()));
         if from >= to {
@@ -208,8 +216,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether it is a probe of a closed window. A FIN needs no room.
-    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Wrong> {
+    /// True if the segment probes a closed window. A FIN needs no window.
+    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Violated> {
         let edge = self.sending.edge;
         if end <= edge {
             return Ok(false);
@@ -221,7 +229,7 @@ impl Connection {
         Ok(true)
     }
 
-    fn judge_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Wrong> {
+    fn judge_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
         let bytes = packet.ip.bytes;
         if bytes > rules.mtu {
             return ensure(rules.super_segments, Clause::SegmentSize, || {
@@ -236,16 +244,16 @@ impl Connection {
         })
     }
 
-    /// Returns whether the segment acknowledges nothing new and opens no window.
+    /// True if the segment acknowledges nothing new and opens no window.
     fn judge_acknowledgement(
         &mut self,
         packet: &Packet<'_>,
         agreed: Agreed,
         rules: &Rules,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, Violated> {
         let receiving = &mut self.receiving;
         let before = (receiving.acknowledged, receiving.edge);
-        let ack = unwrap(before.0, packet.ack.expect("judge_header has seen it"));
+        let ack = unwrap(before.0, packet.ack.expect("judge_header checks ACK"));
         ensure(ack >= before.0, Clause::Acknowledgement, || {
             format!("{ack}, after {} was acknowledged", before.0)
         })?;
@@ -276,7 +284,7 @@ impl Connection {
         time_ns: u64,
         packet: &Packet<'_>,
         rules: &Rules,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violated> {
         let expected =
             if packet.syn { None } else { self.agreed().map(|agreed| agreed.timestamps) };
         ensure(
@@ -301,8 +309,8 @@ impl Connection {
         self.judge_echo(packet, echo, rules.like_smoltcp)
     }
 
-    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Wrong> {
-        // Without ACK the field means nothing.
+    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Violated> {
+        // Without ACK the field is undefined.
         if packet.ack.is_none() {
             return Ok(());
         }
@@ -317,7 +325,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Wrong> {
+    fn judge_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Violated> {
         if packet.sack.is_empty() {
             return Ok(());
         }
@@ -360,7 +368,7 @@ impl Connection {
         agreed: Agreed,
         kind: Kind,
         lag_ns: u64,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violated> {
         const NOT_ECT: u8 = 0;
         const CE: u8 = 3;
         let wrong = |detail: &str| Err((Clause::Ecn, detail.to_owned()));
@@ -375,14 +383,14 @@ impl Connection {
         if bits == CE || bits != NOT_ECT && kind != Kind::New {
             return wrong("ECN-capable, and no new data");
         }
-        // For whatever reason the congestion window was reduced (§6.1.2).
+        // Regardless of the cause of the reduction (§6.1.2).
         if packet.cwr && kind != Kind::New {
             return wrong("CWR without new data");
         }
-        if packet.ece && !self.marks.came {
+        if packet.ece && !self.marks.ce_received {
             return wrong("an echo of no mark");
         }
-        let is_owed = self.marks.owed.is_some_and(|(since, end)| {
+        let is_owed = self.marks.echo_due.is_some_and(|(since, end)| {
             since + lag_ns < time_ns && end <= self.receiving.acknowledged
         });
         if is_owed && !packet.ece {

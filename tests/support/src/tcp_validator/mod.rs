@@ -1,22 +1,22 @@
-//! Whether a host's frames are those of one legal TCP stack.
+//! Validator: are the frames of a host those of one legal TCP stack.
 //!
-//! A [`Monitor`] stands on the wire before a host and sees what it sends and what it has been sent, in this
-//! order. It knows nothing of stacks, engines or hand-overs: it judges as the peer could, if the peer knew all
-//! rules and forgot nothing. A connection that changes stacks in between must pass like one that does not.
+//! A [`Monitor`] observes the wire of a host: the frames sent and the frames received, in this order. It has no
+//! notion of stacks, engines or hand-overs. It checks from the peer's point of view, with all rules and the
+//! full history. A connection that changes stacks must pass like one that does not.
 //!
-//! What the host has not looked at yet, or is free to ignore, is never held against it: a received
-//! acknowledgement binds the host only if its segment was acceptable and [`Rules::lag`] has passed. What it may
-//! use it may use at once.
+//! The host is not bound by input that it may not have processed yet or may ignore. A received acknowledgment
+//! binds the host only if its segment was acceptable and [`Rules::lag`] has passed. The host may use it
+//! immediately.
 //!
-//! | module | decides |
+//! | module | content |
 //! |---|---|
-//! | `packet` | what a frame says, and whether it is intact |
-//! | `arrivals` | what the host can know, and what it must know |
-//! | `judge` | whether a sent segment is legal, clause by clause ([`Clause`]) |
-//! | `feed` | frames out of a running capture |
+//! | `packet` | parsed frame and its integrity |
+//! | `arrivals` | input that the host may have processed, and input that it must have processed |
+//! | `judge` | legality of a sent segment, clause by clause ([`Clause`]) |
+//! | `feed` | frames of a running capture |
 //!
-//! Limits: connections are seen from their SYN; [`KEPT_BYTES_MAX`] of the bytes that the peer has acknowledged
-//! are remembered; the first [`VIOLATIONS_MAX`] violations are told.
+//! Limits: connections are observed from their SYN; [`KEPT_BYTES_MAX`] of the bytes that the peer has
+//! acknowledged are kept; the first [`VIOLATIONS_MAX`] violations are reported.
 
 mod arrivals;
 mod connection;
@@ -36,81 +36,84 @@ pub use self::packet::Mac;
 use self::{connection::Connection, packet::Packet};
 use crate::seeds::{Class, fail};
 
-/// Bytes that are acknowledged and still compared with what is sent again.
+/// Acknowledged bytes that are kept and compared with retransmissions.
 pub const KEPT_BYTES_MAX: u64 = 1 << 20;
-/// Violations that are kept.
+/// Maximum violations kept.
 pub const VIOLATIONS_MAX: usize = 16;
 
-/// Which way a frame went, as the monitored host sees it.
+/// Direction of a frame, from the point of view of the monitored host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// The host has sent it.
+    /// Sent by the host.
     Sent,
-    /// It has come to the host.
+    /// Received by the host.
     Received,
 }
 
-/// What is asked of a host beyond the standards.
+/// Configuration of a host, and requirements beyond the standards.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Its Ethernet address.
+    /// Ethernet address of the host.
     pub mac: Mac,
-    /// Largest IP packet of its link, bytes.
+    /// Largest IP packet of the link, bytes.
     pub mtu: usize,
-    /// Whether it gives its link super-segments, which are judged whole.
+    /// True if the host passes GSO packets to its link, which are checked as a whole.
     pub super_segments: bool,
-    /// The largest window that it is configured to advertise, bytes.
+    /// Largest window that the host is configured to advertise, bytes.
     pub window_max: u64,
-    /// How long it may take until it has looked at what it was sent. Zero in virtual time: what came at an
-    /// earlier moment is known.
+    /// Maximum time until the host has processed a received frame. Zero in virtual time: frames of an earlier
+    /// instant have been processed.
     pub lag: Duration,
-    /// Whether it reads frames in the order in which they come. Those that take another queue's way may be overtaken by
-    /// duplicates, behind which data are old, and their acknowledgement need not be taken (RFC 9293 §3.10.7.4).
+    /// True if the host processes frames in the order of arrival. Frames that arrive through another queue may
+    /// be overtaken by duplicates; data are then old, and their acknowledgment may be ignored (RFC 9293
+    /// §3.10.7.4).
     pub in_order: bool,
-    /// Whether it may send RST on a connection that is not over.
+    /// True if the host may send RST on an open connection.
     pub resets: bool,
-    /// Whether it may echo the timestamp of whatever has come last, as smoltcp does (RFC 7323 §4.3 says which).
+    /// True if the host may echo the latest timestamp received, as smoltcp does (RFC 7323 §4.3 defines which to
+    /// echo).
     pub like_smoltcp: bool,
 }
 
-/// What a segment can violate.
+/// Rule that a segment can violate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Clause {
-    /// Both checksums are right, no reserved bit and no URG is set, ACK is (RFC 9293 §3.1, §3.10).
+    /// Checksums are correct, the reserved bits and URG are clear, ACK is set (RFC 9293 §3.1, §3.10).
     Header,
-    /// A SYN keeps its ISN and options; nothing but RST comes before it (RFC 9293 §3.5).
+    /// A SYN keeps its ISN and options; only RST may precede it (RFC 9293 §3.5).
     Handshake,
     /// SEG.SEQ is at or after SND.UNA (one before it: a probe), and new bytes follow the sent ones without a gap
     /// (RFC 9293 §3.4).
     Sequence,
-    /// A byte never changes (RFC 9293 §3.4).
+    /// A byte never changes when retransmitted (RFC 9293 §3.4).
     Content,
-    /// The FIN keeps its place, and no byte comes after it (RFC 9293 §3.6).
+    /// The FIN keeps its sequence number, and no byte follows it (RFC 9293 §3.6).
     Fin,
     /// No byte beyond the peer's window, except the one that probes a closed window (RFC 9293 §3.8.6).
     PeerWindow,
-    /// No more in a segment than the peer's MSS and the link allow (RFC 9293 §3.7.1, RFC 6691).
+    /// A segment does not exceed the peer's MSS and the link's MTU (RFC 9293 §3.7.1, RFC 6691).
     SegmentSize,
-    /// SEG.ACK never goes back and is never beyond what has come (RFC 9293 §3.4).
+    /// SEG.ACK never decreases and never exceeds the received data (RFC 9293 §3.4).
     Acknowledgement,
-    /// The right window edge moves left by less than a unit of the scale (RFC 7323 §2.4), which also fixes the
-    /// scale.
+    /// The right window edge moves left by less than a unit of the scale (RFC 7323 §2.4), which also verifies
+    /// the scale.
     RightEdge,
-    /// The window is at most what the host was configured for.
+    /// The window does not exceed the configured maximum of the host.
     WindowLimit,
-    /// Timestamps on all segments or on none, TSval never goes back and counts milliseconds (RFC 7323 §3.2, §5.4).
+    /// Timestamps are on all segments or on none; TSval never decreases and counts milliseconds (RFC 7323 §3.2,
+    /// §5.4).
     Timestamps,
-    /// TSecr is a TSval that has come, and never older than one before (RFC 7323 §4.3).
+    /// TSecr is a received TSval, and never older than an earlier echo (RFC 7323 §4.3).
     Echo,
-    /// SACK blocks were agreed on and name what has come (RFC 2018 §4, RFC 2883 §4).
+    /// SACK was negotiated, and SACK blocks cover received bytes (RFC 2018 §4, RFC 2883 §4).
     Sack,
-    /// What a SACK block has named is acknowledged with what leads up to it (RFC 2018 §8).
+    /// Bytes in a SACK block are acknowledged together with the bytes before them (RFC 2018 §8).
     Reneging,
-    /// TTL, DSCP and addresses stay, DF is set (RFC 1191 §3, RFC 6864 §4.1).
+    /// TTL, DSCP and addresses are constant, DF is set (RFC 1191 §3, RFC 6864 §4.1).
     Ip,
-    /// ECN bits where RFC 3168 §6.1 has them, and echoes of what has come.
+    /// ECN bits follow RFC 3168 §6.1, and ECE echoes a received mark.
     Ecn,
-    /// RST although nobody asked for it. What comes for a connection that both have closed is answered so (RFC 9293
+    /// An RST without cause. A segment for a connection that both sides have closed causes an RST (RFC 9293
     /// §3.10.7.1).
     Reset,
 }
@@ -118,15 +121,15 @@ pub enum Clause {
 /// A segment that no legal stack would have sent.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// What it violates.
+    /// Violated rule.
     pub clause: Clause,
-    /// When it was sent, in nanoseconds of the capture's clock.
+    /// Time of the segment, in nanoseconds of the capture's clock.
     pub time_ns: u64,
-    /// The host's end and the peer's.
+    /// Endpoints of the host and of the peer.
     pub connection: (SocketAddr, SocketAddr),
-    /// How.
+    /// Description.
     pub detail: String,
-    /// The segments of the connection up to it, one a line.
+    /// Segments of the connection up to the violation, one per line.
     pub before: String,
 }
 
@@ -137,21 +140,21 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a host has sent, and RSTs that it was sent.
+/// Counters of the host's segments, and of received RSTs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Connections seen.
     pub connections: u64,
     /// Segments.
     pub segments: u64,
-    /// Bytes of payload sent for the first time.
+    /// Payload bytes sent for the first time.
     pub bytes: u64,
-    /// Segments with a byte or FIN that was sent before.
+    /// Segments that repeat a byte or the FIN.
     pub retransmitted: u64,
-    /// Bytes of payload sent before.
+    /// Payload bytes retransmitted.
     pub bytes_retransmitted: u64,
-    /// Empty segments that say nothing new: same acknowledgement, same edge, no SACK block, and no segment that
-    /// they could answer.
+    /// Empty segments without new information: same acknowledgment, same right edge, no SACK block, and no
+    /// received segment to acknowledge.
     pub idle_acks: u64,
     /// Segments with SACK blocks.
     pub with_sack: u64,
@@ -161,13 +164,13 @@ pub struct Counts {
     pub echoes: u64,
     /// RSTs.
     pub resets: u64,
-    /// RSTs of the peer's, on connections that are not over.
+    /// RSTs of the peer, on open connections.
     pub resets_heard: u64,
-    /// FINs, each once.
+    /// FINs, each counted once.
     pub fins: u64,
 }
 
-/// Stands before a host and judges what it sends.
+/// Monitor of a host, which checks the frames that it sends.
 #[derive(Debug)]
 pub struct Monitor {
     rules: Rules,
@@ -178,7 +181,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// For a host of these rules.
+    /// Creates a monitor for a host with these rules.
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -189,19 +192,19 @@ impl Monitor {
         }
     }
 
-    /// The next frame on the host's wire. What is not TCP is nobody's business here.
+    /// Processes the next frame on the host's wire. Ignores frames other than TCP.
     pub fn frame(&mut self, time_ns: u64, way: Way, frame: &[u8]) {
         let Some(packet) = Packet::parse(frame) else { return };
         match way {
             Way::Sent => self.sent(time_ns, &packet),
-            // Damaged on the way, or flooded by a switch: as if it had not come.
+            // A damaged frame, or one flooded by a switch, is treated as lost.
             Way::Received if !packet.is_intact || packet.destination_mac != self.rules.mac => {}
             Way::Received => {
                 let connection = self.connections.entry((packet.to, packet.from)).or_default();
                 if packet.syn && packet.ack.is_none() && connection.is_reset {
                     *connection = Connection::default();
                 }
-                connection.note(time_ns, way, &packet);
+                connection.record(time_ns, way, &packet);
                 let is_reset = packet.rst && !connection.is_closed();
                 self.counts.resets_heard += u64::from(is_reset);
                 let may_bind = self.rules.in_order || packet.payload.is_empty();
@@ -213,7 +216,7 @@ impl Monitor {
     fn sent(&mut self, time_ns: u64, packet: &Packet<'_>) {
         let ends = (packet.from, packet.to);
         let connection = self.connections.entry(ends).or_default();
-        connection.note(time_ns, Way::Sent, packet);
+        connection.record(time_ns, Way::Sent, packet);
         let Err((clause, detail)) =
             connection.judge(time_ns, packet, &self.rules, &mut self.counts)
         else {
@@ -227,25 +230,25 @@ impl Monitor {
         }
     }
 
-    /// What was not legal so far.
+    /// Violations so far.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
-    /// What was sent so far.
+    /// Counters so far.
     pub fn counts(&self) -> Counts {
         Counts { connections: self.connections.len() as u64, ..self.counts }
     }
 
-    /// Asserts that all was legal, and returns what was sent.
+    /// Asserts that all segments were legal, and returns the counters.
     ///
     /// # Panics
     ///
-    /// With the first violations, and the segments before the first of them.
+    /// With the first violations, and the segments before the first one.
     #[track_caller]
-    pub fn expect_legal(&self, who: &str) -> Counts {
+    pub fn expect_legal(&self, host: &str) -> Counts {
         let Some(first) = self.violations.first() else { return self.counts() };
-        let others: Vec<_> = self.violations[1..]
+        let further: Vec<_> = self.violations[1..]
             .iter()
             .map(|Violation { clause, time_ns, detail, .. }| {
                 format!("\n  then {clause:?} at {time_ns} ns: {detail}")
@@ -254,8 +257,8 @@ impl Monitor {
         let more = self.violations_not_kept;
         let Violation { clause, time_ns, detail, .. } = first;
         let text = format!(
-            "{clause:?} at {time_ns} ns: {detail}\n{who}: {first}{}\n  and {more} more",
-            others.concat()
+            "{clause:?} at {time_ns} ns: {detail}\n{host}: {first}{}\n  and {more} more",
+            further.concat()
         );
         fail(Class::IllegalOnTheWire, &text);
     }

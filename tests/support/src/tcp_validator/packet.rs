@@ -1,4 +1,4 @@
-//! A frame taken apart, its checksums summed.
+//! Parsed frame with verified checksums.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,20 +11,20 @@ const ETHERNET_HEADER_BYTES: usize = 14;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// What the IP header says besides addresses.
+/// IP header fields except the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpHeader {
     pub(super) ttl: u8,
     pub(super) dscp: u8,
     /// The two ECN bits (RFC 3168 §5).
     pub(super) ecn: u8,
-    /// True for IPv6, which routers never fragment.
+    /// Don't Fragment; true for IPv6, which routers never fragment.
     pub(super) dont_fragment: bool,
-    /// Of the whole packet.
+    /// Length of the whole packet.
     pub(super) bytes: usize,
 }
 
-/// A TCP segment with all that is around it.
+/// TCP segment with its IP and Ethernet fields.
 #[derive(Clone, Debug)]
 pub(super) struct Packet<'a> {
     pub(super) source_mac: Mac,
@@ -33,7 +33,7 @@ pub(super) struct Packet<'a> {
     pub(super) to: SocketAddr,
     pub(super) ip: IpHeader,
     pub(super) seq: u32,
-    /// `None`: the ACK flag is not set.
+    /// `None` if the ACK flag is not set.
     pub(super) ack: Option<u32>,
     pub(super) syn: bool,
     pub(super) fin: bool,
@@ -41,7 +41,7 @@ pub(super) struct Packet<'a> {
     pub(super) urg: bool,
     pub(super) ece: bool,
     pub(super) cwr: bool,
-    /// The reserved bits are not all zero.
+    /// True if a reserved bit is set.
     pub(super) reserved: bool,
     pub(super) window: u16,
     pub(super) mss: Option<u16>,
@@ -52,12 +52,12 @@ pub(super) struct Packet<'a> {
     pub(super) timestamps: Option<(u32, u32)>,
     pub(super) option_bytes: usize,
     pub(super) payload: &'a [u8],
-    /// Both checksums are right.
+    /// True if both checksums are correct.
     pub(super) is_intact: bool,
 }
 
 impl<'a> Packet<'a> {
-    /// `None`: not TCP, or not whole.
+    /// Parses a frame. `None` if it is not TCP or is truncated.
     pub(super) fn parse(frame: &'a [u8]) -> Option<Self> {
         let packet = SlicedPacket::from_ethernet(frame).ok()?;
         let Some(LinkSlice::Ethernet2(ethernet)) = packet.link else { return None };
@@ -114,7 +114,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Addresses, header, and whether the checksums of IP and TCP are right.
+/// Addresses, header, and true if the checksums of IP and TCP are correct.
 fn network(
     net: &NetSlice<'_>,
     tcp: &TcpSlice<'_>,
@@ -132,7 +132,7 @@ fn network(
                 bytes,
             };
             let sum = tcp.calc_checksum_ipv4(header.source(), header.destination()).ok()?;
-            // Of the octets as they came: a parsed header has no place for the reserved flag.
+            // Summed over the received octets: a parsed header has no field for the reserved flag.
             let header_sum = Sum16BitWords::new().add_slice(header.slice()).ones_complement();
             let is_intact = is_same(sum, tcp.checksum()) && header_sum == 0;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
@@ -149,7 +149,7 @@ fn network(
             };
             let sum = tcp.calc_checksum_ipv6(header.source(), header.destination()).ok()?;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
-            // A length of 0 is a jumbogram's: nobody reads such a frame.
+            // A length of 0 indicates a jumbogram, which no stack here accepts.
             let is_intact = is_same(sum, tcp.checksum()) && header.payload_length() != 0;
             Some((addresses, ip, is_intact))
         }
@@ -157,7 +157,7 @@ fn network(
     }
 }
 
-/// Whether two checksums are the same. One's complement has two zeros (RFC 1071 §2).
+/// True if two checksums are equal. One's complement has two zeros (RFC 1071 §2).
 fn is_same(a: u16, b: u16) -> bool {
     a % 0xffff == b % 0xffff
 }

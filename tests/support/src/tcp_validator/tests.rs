@@ -1,4 +1,4 @@
-//! The monitor must pass what is legal and fail on each violation: traces made by hand, in pairs.
+//! The monitor must pass legal traces and fail on each violation: hand-written traces, in pairs.
 
 mod feed;
 mod leniency;
@@ -59,12 +59,12 @@ impl Forged {
     }
 }
 
-/// A segment of ours, window and all.
+/// A segment of the host, with its window.
 fn ours(flags: &'static str, seq: u32, ack: u32, payload: &[u8]) -> Forged {
     Forged::new(flags, seq, ack, payload, OUR_WINDOW)
 }
 
-/// A segment of theirs.
+/// A segment of the peer.
 fn theirs(flags: &'static str, seq: u32, ack: u32, payload: &[u8]) -> Forged {
     Forged::new(flags, seq, ack, payload, THEIR_WINDOW)
 }
@@ -94,7 +94,7 @@ struct Trace {
     monitor: Monitor,
     now_ms: u64,
     timestamps: bool,
-    /// The TSval that has come last.
+    /// Latest TSval received.
     echo: u32,
     v6: bool,
 }
@@ -118,7 +118,7 @@ impl Trace {
         Self { monitor: Monitor::new(rules), now_ms: 1, timestamps: false, echo: 0, v6 }
     }
 
-    /// The handshake is done; we have opened.
+    /// Trace after the handshake, opened by the host.
     fn open(offer: Offer) -> Self {
         let mut trace = Self::new(false);
         trace.handshake(offer);
@@ -133,7 +133,7 @@ impl Trace {
         self.sent(syn);
         let mut answer = theirs(if offer.ecn { "SE" } else { "S" }, 0, 1, &[]);
         answer.options = syn_options(offer, 0);
-        self.heard(answer);
+        self.received(answer);
         self.sent(ours("", 1, 1, &[]));
     }
 
@@ -195,24 +195,24 @@ impl Trace {
         IpHeaders::Ipv4(header, Default::default())
     }
 
-    /// Each segment a millisecond after the one before.
+    /// Sends a segment a millisecond after the previous one.
     fn sent(&mut self, forged: Forged) {
         self.now_ms += 1;
         self.sent_at_once(forged);
     }
 
-    /// At the same moment as the one before.
+    /// Sends a segment at the time of the previous one.
     fn sent_at_once(&mut self, forged: Forged) {
         let frame = self.frame(Way::Sent, forged);
         self.monitor.frame(self.now_ms * MS, Way::Sent, &frame);
     }
 
-    fn heard(&mut self, forged: Forged) {
+    fn received(&mut self, forged: Forged) {
         self.now_ms += 1;
-        self.heard_at_once(forged);
+        self.received_at_once(forged);
     }
 
-    fn heard_at_once(&mut self, forged: Forged) {
+    fn received_at_once(&mut self, forged: Forged) {
         self.echo = THEIR_CLOCK + self.now_ms as u32;
         let frame = self.frame(Way::Received, forged);
         self.monitor.frame(self.now_ms * MS, Way::Received, &frame);
@@ -234,7 +234,7 @@ fn syn_options(offer: Offer, scale: u8) -> Vec<TcpOptionElement> {
     options
 }
 
-/// After a handshake with these options, `then` is legal.
+/// Asserts that `then` is legal after a handshake with these options.
 #[track_caller]
 fn legal(offer: Offer, then: impl FnOnce(&mut Trace)) -> super::Counts {
     let mut trace = Trace::open(offer);
@@ -242,7 +242,8 @@ fn legal(offer: Offer, then: impl FnOnce(&mut Trace)) -> super::Counts {
     trace.monitor.expect_legal("the forged host")
 }
 
-/// After a handshake with these options, the last segment of `then`, and no other, violates `clause`.
+/// Asserts that the last segment of `then`, and no other, violates `clause` after a handshake with these
+/// options.
 #[track_caller]
 fn violates(clause: Clause, offer: Offer, then: impl FnOnce(&mut Trace)) {
     let mut trace = Trace::open(offer);
@@ -252,16 +253,16 @@ fn violates(clause: Clause, offer: Offer, then: impl FnOnce(&mut Trace)) {
 }
 
 #[test]
-fn a_conversation_is_legal_in_both_families() {
+fn legal_connection_passes_in_both_families() {
     for v6 in [false, true] {
         let mut trace = Trace::new(v6);
         trace.handshake(ALL);
         trace.sent(ours("", 1, 1, &[7; 1000]));
-        trace.heard(theirs("", 1, 1001, &[8; 500]));
+        trace.received(theirs("", 1, 1001, &[8; 500]));
         trace.sent(ours("", 1001, 501, &[]));
-        trace.heard(theirs("F", 501, 1001, &[]));
+        trace.received(theirs("F", 501, 1001, &[]));
         trace.sent(ours("F", 1001, 502, b"last"));
-        trace.heard(theirs("", 502, 1006, &[]));
+        trace.received(theirs("", 502, 1006, &[]));
         let counts = trace.monitor.expect_legal("the forged host");
         assert_eq!((counts.segments, counts.bytes, counts.fins), (5, 1004, 1));
         assert_eq!((counts.retransmitted, counts.idle_acks, counts.resets), (0, 0, 0));
@@ -282,14 +283,14 @@ fn headers() {
     });
 }
 
-// RFC 1071 §2: the checksum of what adds up to nothing is 0 or 0xffff.
+// RFC 1071 §2: the checksum of data whose sum is zero is 0 or 0xffff.
 #[test]
-fn both_zeros_are_checksums() {
+fn both_zero_checksums_are_accepted() {
     const CHECKSUM: std::ops::Range<usize> = 50..52;
     for (checksum, is_legal) in [([0x00, 0x00], true), ([0xff, 0xff], true), ([0xff, 0xfe], false)]
     {
         let mut trace = Trace::open(PLAIN);
-        // A segment that holds the checksum of the rest adds up to nothing.
+        // A segment that contains the checksum of the rest has a sum of zero.
         let rest = trace.frame(Way::Received, theirs("", 1, 1, &[0, 0]));
         let mut frame = trace.frame(Way::Received, theirs("", 1, 1, &rest[CHECKSUM]));
         assert_eq!(frame[CHECKSUM], [0, 0]);
@@ -316,17 +317,17 @@ fn handshakes() {
     let mut trace = Trace::new(false);
     trace.sent(ours("", 1, 1, b"a"));
     assert_eq!(trace.clauses(), [Clause::Handshake]);
-    // A late SYN of a connection that one of the two has reset opens another.
+    // A late SYN of a connection that either side has reset opens a new connection.
     for reset_by in [Some(Way::Sent), Some(Way::Received), None] {
         let resets = reset_by.is_some();
         let mut trace = Trace::open(PLAIN);
         trace.monitor.rules.resets = true;
         match reset_by {
             Some(Way::Sent) => trace.sent(ours("R", 1, 1, &[])),
-            Some(Way::Received) => trace.heard(theirs("R", 1, 1, &[])),
+            Some(Way::Received) => trace.received(theirs("R", 1, 1, &[])),
             None => {}
         }
-        trace.heard(Forged { ack: None, ..theirs("S", 0, 0, &[]) });
+        trace.received(Forged { ack: None, ..theirs("S", 0, 0, &[]) });
         trace.sent(ours("S", 1_000, 1, &[]));
         assert_eq!(trace.clauses().is_empty(), resets);
     }
@@ -339,65 +340,65 @@ fn sequence_numbers() {
     let counts = legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &data));
         trace.sent(ours("", 51, 1, &data));
-        trace.heard(theirs("", 1, 101, &[]));
-        // It came at this moment: not known yet.
+        trace.received(theirs("", 1, 101, &[]));
+        // Arrived at the same instant: not binding yet.
         trace.sent_at_once(ours("", 51, 1, &[7; 50]));
         trace.sent(ours("", 101, 1, &[7; 50]));
         trace.sent(ours("", 100, 1, &[]));
     });
     assert_eq!((counts.retransmitted, counts.bytes, counts.probes), (3, 150, 1));
-    // A keep-alive probe before what came at this moment: it may be known already.
+    // A keep-alive probe before an acknowledgment of the same instant, which may have been processed.
     let probes = legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &data));
-        trace.heard(theirs("", 1, 101, &[]));
+        trace.received(theirs("", 1, 101, &[]));
         trace.sent_at_once(ours("", 100, 1, &[0]));
     });
     assert_eq!((probes.bytes, probes.probes), (100, 0));
     assert_eq!(counts.bytes_retransmitted, 50 + 50 + 50);
-    // What is acknowledged is sent again.
+    // Acknowledged bytes are retransmitted.
     violates(Clause::Sequence, PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &data));
-        trace.heard(theirs("", 1, 51, &[]));
+        trace.received(theirs("", 1, 51, &[]));
         trace.sent(ours("", 50, 1, &data));
     });
-    // An acknowledgement from too far behind; one ahead; a gap.
+    // An acknowledgment number too low; one too high; a gap.
     for (seq, payload) in [(49, &b""[..]), (102, b""), (102, b"x")] {
         violates(Clause::Sequence, PLAIN, |trace| {
             trace.sent(ours("", 1, 1, &data));
-            trace.heard(theirs("", 1, 51, &[]));
+            trace.received(theirs("", 1, 51, &[]));
             trace.sent(ours("", seq, 1, payload));
         });
     }
 }
 
-// What a stack may ignore binds nobody: an unacceptable segment, an older one.
+// Input that a stack may ignore is not binding: an unacceptable segment, an older one.
 #[test]
-fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
+fn nonbinding_acknowledgement_may_be_ignored() {
     legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &[7; 100]));
-        trace.heard(theirs("", 1, 1, b"abc"));
+        trace.received(theirs("", 1, 1, b"abc"));
         trace.sent(ours("", 101, 4, &[]));
-        trace.heard(theirs("", 1, 101, b"abc"));
+        trace.received(theirs("", 1, 101, b"abc"));
         trace.sent(ours("", 1, 4, &[7; 100]));
-        trace.heard(theirs("", 1 + 16_000, 101, b"x"));
+        trace.received(theirs("", 1 + 16_000, 101, b"x"));
         trace.sent(ours("", 1, 4, &[7; 100]));
     });
-    // More than the window takes, and what follows it.
+    // More than fits the window, and data after it.
     legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &[7; 100]));
-        trace.heard(theirs("", 1, 1, &[8; 8_100]));
-        trace.heard(theirs("", 8_101, 101, &[]));
+        trace.received(theirs("", 1, 1, &[8; 8_100]));
+        trace.received(theirs("", 8_101, 101, &[]));
         trace.sent(ours("", 1, 8_001, &[7; 100]));
     });
     legal(ALL, |trace| {
         trace.sent(ours("", 1, 1, &[7; 100]));
         let old = Some((THEIR_CLOCK, OUR_CLOCK));
-        trace.heard(Forged { timestamps: old, ..theirs("", 1, 101, &[]) });
+        trace.received(Forged { timestamps: old, ..theirs("", 1, 101, &[]) });
         let echo = THEIR_CLOCK + 3;
         let stamps = Some((OUR_CLOCK.wrapping_add(6), echo));
         trace.sent(Forged { timestamps: stamps, ..ours("", 1, 1, &[7; 100]) });
     });
-    // Damaged, in the payload or in IPv4's reserved flag, or another station's.
+    // Damaged, in the payload or in IPv4's reserved flag, or for another station.
     let damages: [fn(&mut [u8]); 3] =
         [|frame| *frame.last_mut().unwrap() ^= 1, |frame| frame[20] ^= 0x80, |frame| frame[5] = 9];
     for damage in damages {
@@ -413,14 +414,14 @@ fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
     }
 }
 
-// RFC 9293 §3.10.7.4: data that may have been old when they were read need not have acknowledged anything.
+// RFC 9293 §3.10.7.4: data that may have been old when processed need not have acknowledged anything.
 #[test]
-fn a_host_of_several_queues_may_read_in_another_order() {
+fn several_queues_may_reorder_frames() {
     for in_order in [true, false] {
         let mut trace = Trace::of(false, in_order);
         trace.handshake(PLAIN);
         trace.sent(ours("", 1, 1, &[7; 100]));
-        trace.heard(theirs("", 1, 101, b"x"));
+        trace.received(theirs("", 1, 101, b"x"));
         trace.sent(ours("", 1, 2, &[7; 100]));
         let expected: &[Clause] = if in_order { &[Clause::Sequence] } else { &[] };
         assert_eq!(trace.clauses(), expected);
@@ -457,7 +458,7 @@ fn fins() {
             trace.sent(ours(flags, seq, 1, payload));
         });
     }
-    // Before what was sent already.
+    // A FIN before data that were already sent.
     violates(Clause::Fin, PLAIN, |trace| {
         trace.sent(ours("", 1, 1, b"abc"));
         trace.sent(ours("F", 3, 1, &[]));
@@ -470,7 +471,7 @@ fn the_peers_window() {
     legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &[7; 1400]));
         trace.sent(ours("", 1401, 1, &[7; 600]));
-        // A FIN needs no room.
+        // A FIN needs no window.
         trace.sent(ours("F", 2001, 1, &[]));
     });
     violates(Clause::PeerWindow, PLAIN, |trace| {
@@ -481,7 +482,7 @@ fn the_peers_window() {
     let close = |trace: &mut Trace| {
         trace.sent(ours("", 1, 1, &[7; 1400]));
         trace.sent(ours("", 1401, 1, &[7; 600]));
-        trace.heard(Forged { window: 0, ..theirs("", 1, 2001, &[]) });
+        trace.received(Forged { window: 0, ..theirs("", 1, 2001, &[]) });
     };
     let counts = legal(PLAIN, |trace| {
         close(trace);
@@ -498,15 +499,15 @@ fn the_peers_window() {
         trace.sent(ours("", 1401, 1, &[7; 600]));
         trace.sent(ours("", 2001, 1, &[7; 1]));
     });
-    // A window opens with its acknowledgement, scaled as the SYN says.
+    // A window opens with its acknowledgment, scaled by the SYN's option.
     let mut trace = Trace::open(PLAIN);
-    trace.heard(Forged { window: 3000, ..theirs("", 1, 1, &[]) });
+    trace.received(Forged { window: 3000, ..theirs("", 1, 1, &[]) });
     trace.sent(ours("", 1, 1, &[7; 1460]));
     trace.sent(ours("", 1461, 1, &[7; 1460]));
     trace.monitor.expect_legal("the forged host");
 }
 
-// RFC 6691: options count.
+// RFC 6691: options count toward the size.
 #[test]
 fn segment_sizes() {
     legal(PLAIN, |trace| trace.sent(ours("", 1, 1, &[7; 1460])));
@@ -519,21 +520,21 @@ fn segment_sizes() {
 #[test]
 fn acknowledgements() {
     legal(PLAIN, |trace| {
-        trace.heard(theirs("", 1, 1, b"abc"));
+        trace.received(theirs("", 1, 1, b"abc"));
         trace.sent(ours("", 1, 3, &[]));
-        trace.heard(theirs("F", 4, 1, &[]));
+        trace.received(theirs("F", 4, 1, &[]));
         trace.sent(ours("", 1, 5, &[]));
     });
-    // Back; beyond what has come; over a gap; the FIN before the data.
+    // Decreasing; beyond the received data; over a gap; the FIN before the data.
     violates(Clause::Acknowledgement, PLAIN, |trace| {
-        trace.heard(theirs("", 1, 1, b"abc"));
+        trace.received(theirs("", 1, 1, b"abc"));
         trace.sent(ours("", 1, 4, &[]));
         trace.sent(ours("", 1, 3, &[]));
     });
     let unseen: [(u32, &'static str, u32); 3] = [(1, "", 5), (2, "", 5), (2, "F", 6)];
     for (seq, flags, ack) in unseen {
         violates(Clause::Acknowledgement, PLAIN, |trace| {
-            trace.heard(theirs(flags, seq, 1, b"abc"));
+            trace.received(theirs(flags, seq, 1, b"abc"));
             trace.sent(ours("", 1, ack, &[]));
         });
     }
@@ -543,22 +544,22 @@ fn acknowledgements() {
 #[test]
 fn the_right_edge() {
     let unit = 1 << OUR_SCALE;
-    let told = u32::from(OUR_WINDOW) << OUR_SCALE;
+    let advertised = u32::from(OUR_WINDOW) << OUR_SCALE;
     let full = vec![8; 1000];
     legal(PLAIN, |trace| {
-        trace.heard(theirs("", 1, 1, &full));
-        let window = ((told - 1000) / unit) as u16;
+        trace.received(theirs("", 1, 1, &full));
+        let window = ((advertised - 1000) / unit) as u16;
         trace.sent(Forged { window, ..ours("", 1, 1001, &[]) });
-        trace.heard(theirs("", 1001, 1, b"abc"));
+        trace.received(theirs("", 1001, 1, b"abc"));
         // Rounded down: seven bytes less.
         trace.sent(Forged { window: window - 1, ..ours("", 1, 1004, &[]) });
     });
     violates(Clause::RightEdge, PLAIN, |trace| {
-        trace.heard(theirs("", 1, 1, &full));
-        let window = ((told - 1000) / unit) as u16 - 1;
+        trace.received(theirs("", 1, 1, &full));
+        let window = ((advertised - 1000) / unit) as u16 - 1;
         trace.sent(Forged { window, ..ours("", 1, 1001, &[]) });
     });
-    // Another scale than the SYN's.
+    // Another scale than in the SYN.
     violates(Clause::RightEdge, PLAIN, |trace| {
         trace.sent(Forged { window: OUR_WINDOW / 2, ..ours("", 1, 1, &[]) });
     });
@@ -578,8 +579,8 @@ fn timestamps() {
     violates(Clause::Timestamps, PLAIN, |trace| {
         trace.sent(Forged { timestamps: Some((OUR_CLOCK, THEIR_CLOCK)), ..ours("", 1, 1, b"a") });
     });
-    // The handshake ends at 4 ms, the segment is sent at 5 ms: back, slow by less than what a tick may
-    // be off, and fast.
+    // The handshake ends at 4 ms, the segment is sent at 5 ms: backward, slow within a tick's tolerance, and
+    // fast.
     for (ticks, is_legal) in [(3, false), (4, true), (6, true), (12, false)] {
         let stamps = Some((OUR_CLOCK.wrapping_add(ticks), THEIR_CLOCK + 3));
         let then = |trace: &mut Trace| {
@@ -599,11 +600,11 @@ fn echoes_of_timestamps() {
         let value = OUR_CLOCK.wrapping_add(trace.now_ms as u32 + 1);
         trace.sent(Forged { timestamps: Some((value, echo)), ..ours("", 1, 1, &[]) });
     };
-    // The SYN-ACK's was THEIR_CLOCK + 3.
+    // The TSval of the SYN-ACK was THEIR_CLOCK + 3.
     legal(ALL, |trace| echo(THEIR_CLOCK + 3, trace));
     violates(Clause::Echo, ALL, |trace| echo(THEIR_CLOCK + 4, trace));
     let back = |trace: &mut Trace| {
-        trace.heard(theirs("", 1, 1, &[]));
+        trace.received(theirs("", 1, 1, &[]));
         echo(THEIR_CLOCK + 5, trace);
         echo(THEIR_CLOCK + 3, trace);
     };
@@ -620,19 +621,19 @@ fn echoes_of_timestamps() {
 #[test]
 fn sack_blocks() {
     let hole = |trace: &mut Trace| {
-        trace.heard(theirs("", 11, 1, &[8; 10]));
-        trace.heard(theirs("", 31, 1, &[8; 10]));
+        trace.received(theirs("", 11, 1, &[8; 10]));
+        trace.received(theirs("", 31, 1, &[8; 10]));
     };
     let counts = legal(PLAIN, |trace| {
         hole(trace);
         trace.sent(with_sack(ours("", 1, 1, &[]), &[(31, 41), (11, 21)]));
-        // A duplicate, within the second; one that is acknowledged.
+        // A duplicate, within the second block; an acknowledged one.
         trace.sent(with_sack(ours("", 1, 1, &[]), &[(12, 14), (11, 21)]));
-        trace.heard(theirs("", 1, 1, &[8; 10]));
+        trace.received(theirs("", 1, 1, &[8; 10]));
         trace.sent(with_sack(ours("", 1, 21, &[]), &[(1, 11), (31, 41)]));
     });
     assert_eq!(counts.with_sack, 3);
-    // Not come; only partly; touching; empty.
+    // Not received; received in part; adjacent to SEG.ACK; empty.
     for block in [(51, 61), (31, 42), (1, 21), (31, 31)] {
         violates(Clause::Sack, PLAIN, |trace| {
             hole(trace);
@@ -645,13 +646,13 @@ fn sack_blocks() {
     });
 }
 
-// RFC 2018 §8: what was named is kept.
+// RFC 2018 §8: SACKed data are kept.
 #[test]
 fn reneging() {
     let promise = |trace: &mut Trace| {
-        trace.heard(theirs("", 11, 1, &[8; 10]));
+        trace.received(theirs("", 11, 1, &[8; 10]));
         trace.sent(with_sack(ours("", 1, 1, &[]), &[(11, 21)]));
-        trace.heard(theirs("", 1, 1, &[8; 10]));
+        trace.received(theirs("", 1, 1, &[8; 10]));
     };
     legal(PLAIN, |trace| {
         promise(trace);
@@ -683,7 +684,7 @@ fn congestion_marks() {
     let capable = |forged: Forged| Forged { ecn: IpEcn::Ect0, ..forged };
     let marked = |trace: &mut Trace, seq: u32| {
         let ecn = IpEcn::CongestionExperienced;
-        trace.heard(Forged { ecn, ..theirs("", seq, 1, b"a") });
+        trace.received(Forged { ecn, ..theirs("", seq, 1, b"a") });
     };
     let counts = legal(ALL, |trace| {
         trace.sent(capable(ours("", 1, 1, b"a")));
@@ -691,14 +692,14 @@ fn congestion_marks() {
         marked(trace, 1);
         trace.sent(ours("E", 2, 2, &[]));
         trace.sent(ours("E", 2, 2, &[]));
-        trace.heard(theirs("WE", 2, 1, b"a"));
+        trace.received(theirs("WE", 2, 1, b"a"));
         trace.sent(capable(ours("W", 2, 3, b"b")));
     });
     assert_eq!(counts.echoes, 2);
-    // Not agreed on.
+    // Not negotiated.
     violates(Clause::Ecn, PLAIN, |trace| trace.sent(capable(ours("", 1, 1, b"a"))));
     violates(Clause::Ecn, PLAIN, |trace| trace.sent(ours("E", 1, 1, b"a")));
-    // An acknowledgement; a retransmission; marked by ourselves.
+    // An acknowledgment; a retransmission; CE set by the sender.
     violates(Clause::Ecn, ALL, |trace| trace.sent(capable(ours("", 1, 1, &[]))));
     violates(Clause::Ecn, ALL, |trace| {
         trace.sent(ours("", 1, 1, b"a"));
@@ -707,14 +708,14 @@ fn congestion_marks() {
     violates(Clause::Ecn, ALL, |trace| {
         trace.sent(Forged { ecn: IpEcn::CongestionExperienced, ..ours("", 1, 1, b"a") });
     });
-    // An echo of nothing; CWR without new data; no echo.
+    // An echo without a mark; CWR without new data; no echo.
     violates(Clause::Ecn, ALL, |trace| trace.sent(ours("E", 1, 1, &[])));
     violates(Clause::Ecn, ALL, |trace| trace.sent(ours("W", 1, 1, &[])));
     violates(Clause::Ecn, ALL, |trace| {
         marked(trace, 1);
         trace.sent(ours("", 1, 2, &[]));
     });
-    // It has not read them yet.
+    // Not processed yet.
     legal(ALL, |trace| {
         marked(trace, 1);
         marked(trace, 2);
@@ -730,51 +731,51 @@ fn resets() {
     trace.monitor.rules.resets = true;
     trace.sent(ours("R", 1, 1, &[]));
     assert_eq!(trace.monitor.expect_legal("the forged host").resets, 1);
-    // A segment of a connection that is over meets nobody; one of a connection that is not does.
+    // A segment of a closed connection may cause an RST; one of an open connection may not.
     let close = |trace: &mut Trace| {
-        trace.heard(theirs("F", 1, 1, &[]));
+        trace.received(theirs("F", 1, 1, &[]));
         trace.sent(ours("F", 1, 2, &[]));
     };
     legal(PLAIN, |trace| {
         close(trace);
-        trace.heard(theirs("", 2, 2, &[]));
+        trace.received(theirs("", 2, 2, &[]));
         trace.sent(ours("R", 2, 2, &[]));
     });
     violates(Clause::Reset, PLAIN, |trace| {
         close(trace);
         trace.sent(ours("R", 2, 2, &[]));
     });
-    // The peer's count while the connection is open.
-    assert_eq!(legal(PLAIN, |trace| trace.heard(theirs("R", 1, 1, &[]))).resets_heard, 1);
+    // RSTs of the peer count while the connection is open.
+    assert_eq!(legal(PLAIN, |trace| trace.received(theirs("R", 1, 1, &[]))).resets_heard, 1);
     let counts = legal(PLAIN, |trace| {
         close(trace);
-        trace.heard(theirs("", 2, 2, &[]));
-        trace.heard(theirs("R", 2, 2, &[]));
+        trace.received(theirs("", 2, 2, &[]));
+        trace.received(theirs("R", 2, 2, &[]));
     });
     assert_eq!(counts.resets_heard, 0);
 }
 
 #[test]
-fn what_says_nothing_new_is_counted() {
+fn idle_acks_are_counted() {
     let counts = legal(PLAIN, |trace| {
-        trace.heard(theirs("", 1, 1, b"a"));
+        trace.received(theirs("", 1, 1, b"a"));
         trace.sent(ours("", 1, 2, &[]));
         trace.sent(ours("", 1, 2, &[]));
-        // It answers something.
-        trace.heard(theirs("", 1, 1, b"a"));
+        // An acknowledgment of received data is not idle.
+        trace.received(theirs("", 1, 1, b"a"));
         trace.sent(ours("", 1, 2, &[]));
     });
     assert_eq!(counts.idle_acks, 1);
 }
 
-// A host that is behind by its lag may not know yet; beyond it, it must.
+// Within the lag the host need not have processed a segment; after it, it must have.
 #[test]
-fn the_lag_is_granted() {
+fn lag_delays_binding() {
     for (lag_ms, is_legal) in [(3, true), (1, false)] {
         let mut trace = Trace::open(PLAIN);
         trace.monitor.rules.lag = Duration::from_millis(lag_ms);
         trace.sent(ours("", 1, 1, b"abc"));
-        trace.heard(theirs("", 1, 4, &[]));
+        trace.received(theirs("", 1, 4, &[]));
         trace.now_ms += 1;
         trace.sent(ours("", 1, 1, b"abc"));
         assert_eq!(trace.clauses().is_empty(), is_legal, "{lag_ms} ms");

@@ -1,8 +1,8 @@
-//! What must hold of every iWARP connection, whoever speaks, judged on Wireshark's dissection.
+//! Invariants of every iWARP connection, checked on Wireshark's dissection.
 
 use super::{Fpdu, Pdu, PduKind, Place, Startup, opcode};
 
-/// Octets of a DDP header: RFC 5041 §4.2 and §4.3.
+/// Octets of DDP headers: RFC 5041 §4.2 and §4.3.
 const TAGGED_HEADER_OCTETS: u16 = 14;
 const UNTAGGED_HEADER_OCTETS: u16 = 18;
 
@@ -20,11 +20,11 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// The connection of Wireshark's number `connection` among `pdus`.
+    /// The connection with Wireshark's number `connection` among `pdus`.
     ///
     /// # Panics
     ///
-    /// When it does not begin with a Request and its Reply (RFC 5044 §7.1.2), or has a second one.
+    /// If it does not start with a Request and its Reply (RFC 5044 §7.1.2), or has a second one.
     pub fn of(pdus: &[Pdu], connection: u32) -> Self {
         let mut ours = pdus.iter().filter(|pdu| pdu.connection == connection);
         let (Some(first), Some(second)) = (ours.next(), ours.next()) else {
@@ -33,7 +33,7 @@ impl Conversation {
         let (PduKind::Request(request), PduKind::Reply(reply)) = (&first.kind, &second.kind) else {
             panic!("connection {connection} begins with {first:?} and {second:?}")
         };
-        assert_ne!(first.source_port, second.source_port, "one side both asks and answers");
+        assert_ne!(first.source_port, second.source_port, "Request and Reply from the same port");
         let (mut initiator, mut responder) = (Vec::new(), Vec::new());
         for pdu in ours {
             let PduKind::Fpdu(fpdu) = &pdu.kind else {
@@ -45,13 +45,13 @@ impl Conversation {
         Self { request: request.clone(), reply: reply.clone(), initiator, responder }
     }
 
-    /// Asserts what every orderly, finished connection has: untagged messages numbered from 1
-    /// without a gap, offsets that rise without a gap, and each Read Request answered, in order,
-    /// where and as long as it asked. Terminates are not looked at.
+    /// Asserts the invariants of every orderly, finished connection. Untagged messages are numbered from 1
+    /// without a gap, and offsets rise without a gap. Each Read Request has a Read Response, in order, with the
+    /// requested placement and size. Terminates are ignored.
     ///
     /// # Panics
     ///
-    /// Otherwise.
+    /// If the assertion fails.
     pub fn assert_orderly(&self) {
         let Self { request: _, reply: _, initiator, responder } = self;
         for direction in [initiator, responder] {
@@ -62,7 +62,7 @@ impl Conversation {
         assert_reads_answered(responder, initiator);
     }
 
-    /// The opcodes of one direction, for a test that knows the order.
+    /// Opcodes of one direction, in order.
     pub fn opcodes(direction: &[Fpdu]) -> Vec<u8> {
         direction.iter().map(|fpdu| fpdu.opcode).collect()
     }
@@ -73,8 +73,8 @@ fn payload_octets(fpdu: &Fpdu, header: u16) -> u32 {
     u32::from(payload.unwrap_or_else(|| panic!("shorter than its header: {fpdu:?}")))
 }
 
-/// RFC 5041 §5.1: per queue the message sequence number starts at 1 and counts messages, the
-/// offset counts octets. The Terminate queue has one message at most.
+/// RFC 5041 §5.1: the message sequence number of a queue starts at 1 and counts messages; the offset counts
+/// octets. The Terminate queue has one message at most.
 fn assert_queues_numbered(direction: &[Fpdu]) {
     for of in 0..=2 {
         let (mut next, mut at) = (1u32, 0);
@@ -94,8 +94,7 @@ fn assert_queues_numbered(direction: &[Fpdu]) {
     }
 }
 
-/// RFC 5041 §5.2: the segments of a tagged message follow each other at rising offsets of one
-/// STag.
+/// RFC 5041 §5.2: the segments of a tagged message have consecutive offsets of one STag.
 fn assert_tagged_gapless(direction: &[Fpdu]) {
     let mut open: Option<(u32, u64)> = None;
     for fpdu in direction {
@@ -109,7 +108,7 @@ fn assert_tagged_gapless(direction: &[Fpdu]) {
     assert_eq!(open, None, "the last tagged message was not finished");
 }
 
-/// RFC 5040 §5.2, §5.5.
+/// Read Responses match the Read Requests, RFC 5040 §5.2 and §5.5.
 fn assert_reads_answered(asks: &[Fpdu], answers: &[Fpdu]) {
     let mut responses = answers.iter().filter(|fpdu| fpdu.opcode == opcode::READ_RESPONSE);
     for request in asks.iter().filter_map(|fpdu| fpdu.read_request) {
@@ -127,7 +126,7 @@ fn assert_reads_answered(asks: &[Fpdu], answers: &[Fpdu]) {
         }
         assert_eq!(got, request.size, "octets of the answer to {request:?}");
     }
-    assert_eq!(responses.next(), None, "a Read Response that nobody asked for");
+    assert_eq!(responses.next(), None, "Read Response without a Read Request");
 }
 
 #[cfg(test)]
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_offsets_of_untagged_messages() {
+    fn untagged_messages_must_be_consecutive() {
         assert_queues_numbered(&[send(1, 0, 9, false), send(1, 9, 1, true), send(2, 0, 0, true)]);
         assert!(fails(|| assert_queues_numbered(&[send(2, 0, 9, true)])));
         assert!(fails(|| assert_queues_numbered(&[send(1, 0, 9, true), send(1, 0, 9, true)])));
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_of_tagged_messages() {
+    fn tagged_messages_must_be_consecutive() {
         assert_tagged_gapless(&[
             write(5, 70, 9, false),
             write(5, 79, 1, true),
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_reads() {
+    fn read_responses_must_match_requests() {
         let asked = ReadRequest {
             sink_stag: 5,
             sink_offset: 70,

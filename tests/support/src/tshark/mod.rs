@@ -1,16 +1,16 @@
-//! What Wireshark says about a capture.
+//! Wireshark's dissection of a capture.
 //!
-//! tshark runs with the options that iWARP needs: heuristics before port numbers, reassembly of
-//! what came out of order, checksums verified, and without the two dissectors that claim small
-//! Sends for themselves. Its PDML is read (not JSON, which lacks the verdict on the CRC).
+//! tshark runs with the options that iWARP needs: heuristics before port numbers, reassembly of out-of-order
+//! segments, verified checksums. The two dissectors that claim small Sends are disabled. The output format is
+//! PDML, since JSON lacks the CRC status.
 //!
 //! Known limits of the dissector (4.0), which are no fault of a capture:
-//! - it must see MPA's Request and Reply, and one 4-tuple may occur only once in a file;
-//! - FPDUs in the frame of the Request or Reply are not shown;
-//! - it knows only RFC 5044: revision 2 and the S bit (RFC 6581) draw a warning each, see
-//!   [`KNOWN_REMARKS`];
-//! - it takes markers in one direction for markers in both;
-//! - of RFC 7306 it knows atomics (opcodes 10 and 11), and calls immediate data (8 and 9) "unknown".
+//! - The MPA Request and Reply must be in the capture, and a 4-tuple may occur only once in a file.
+//! - FPDUs in the frame of the Request or Reply are not shown.
+//! - Only RFC 5044 is supported. Revision 2 and the S bit (RFC 6581) cause a warning each, see
+//!   [`KNOWN_REMARKS`].
+//! - Markers in one direction are taken for markers in both.
+//! - Of RFC 7306, atomics (opcodes 10 and 11) are supported; immediate data (8 and 9) is shown as "unknown".
 
 mod conversation;
 mod pdml;
@@ -24,7 +24,7 @@ use crate::needs::find_tool;
 pub use conversation::Conversation;
 use pdml::{Element, packets};
 
-/// Whatever is asked, tshark is asked with these.
+/// Options of every tshark run.
 const OPTIONS: &[&str] = &[
     "-n",
     "-o",
@@ -41,8 +41,7 @@ const OPTIONS: &[&str] = &[
     "smb_direct",
 ];
 
-/// Remarks that a clean capture draws as well: an orderly close, and what Wireshark does not
-/// know of RFC 6581.
+/// Remarks that a clean capture causes too: an orderly close, and the parts of RFC 6581 that Wireshark lacks.
 pub const KNOWN_REMARKS: &[&str] = &[
     "This frame initiates the connection closing",
     "This frame undergoes the connection closing",
@@ -52,16 +51,16 @@ pub const KNOWN_REMARKS: &[&str] = &[
 
 fn tshark(capture: &Path, more: &[&str]) -> String {
     let options: Vec<&str> = OPTIONS.iter().chain(more).copied().collect();
-    // The preferences of whoever runs the tests shall not change the verdict.
+    // The user's preferences must not change the result.
     run(capture, Path::new("/nonexistent"), &options).0
 }
 
-/// Runs tshark on a capture with nothing but the profile `flue` of a configuration directory. Returns what it wrote to
-/// its output and to its error, but for the remark that it is run by root.
+/// Runs tshark on a capture with the profile `flue` of a configuration directory and no other preferences.
+/// Returns its standard output and standard error, without the warning about running as root.
 ///
 /// # Panics
 ///
-/// When it fails.
+/// If it fails.
 pub fn with_profile(capture: &Path, config: &Path, more: &[&str]) -> (String, String) {
     let options: Vec<&str> = ["-n", "-C", "flue"].iter().chain(more).copied().collect();
     run(capture, config, &options)
@@ -79,33 +78,33 @@ fn run(capture: &Path, config: &Path, options: &[&str]) -> (String, String) {
     (String::from_utf8(output.stdout).expect("tshark prints UTF-8"), said)
 }
 
-/// How grave an expert remark is.
+/// Severity of an expert remark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Somebody wrote a comment.
+    /// A comment by a user.
     Comment,
-    /// Part of the normal course.
+    /// Part of normal operation.
     Chat,
-    /// Worth a look, as a retransmission.
+    /// Notable, such as a retransmission.
     Note,
-    /// Something is wrong, as a lost segment.
+    /// Problem, such as a lost segment.
     Warning,
-    /// Broken, as a malformed frame.
+    /// Broken, such as a malformed frame.
     Error,
 }
 
-/// An expert remark and how often it was made.
+/// Expert remark and its number of occurrences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// How grave it is.
+    /// Severity.
     pub severity: Severity,
-    /// Times it was made.
+    /// Occurrences.
     pub count: u64,
-    /// Wireshark's group, as `Sequence`, `Checksum`, `Malformed`.
+    /// Wireshark's group, such as `Sequence`, `Checksum`, `Malformed`.
     pub group: String,
-    /// The dissector that made it, as `TCP`.
+    /// Dissector that reported it, such as `TCP`.
     pub protocol: String,
-    /// Its text.
+    /// Text.
     pub summary: String,
 }
 
@@ -138,19 +137,19 @@ fn parse_remarks(table: &str) -> Vec<Remark> {
     found
 }
 
-/// Asserts that Wireshark finds nothing wrong: no malformed frame, no bad checksum, no
-/// retransmission, gap, disorder, zero window or reset, nothing above a chat but what stands in
-/// [`KNOWN_REMARKS`] or contains one of `allowed`.
+/// Asserts that Wireshark reports no problem: no malformed frame, bad checksum, retransmission, gap,
+/// reordering, zero window or reset. Remarks above a chat are accepted only if they are in [`KNOWN_REMARKS`] or
+/// contain one of `allowed`.
 ///
 /// # Panics
 ///
-/// Otherwise, with the remarks.
+/// If there are other remarks; the message lists them.
 pub fn assert_clean(capture: &Path, allowed: &[&str]) {
     let wrong = faults(capture, allowed);
-    assert!(wrong.is_empty(), "Wireshark finds in {}: {wrong:#?}", capture.display());
+    assert!(wrong.is_empty(), "Wireshark reports for {}: {wrong:#?}", capture.display());
 }
 
-/// What [`assert_clean`] would not have.
+/// Remarks that [`assert_clean`] does not accept.
 pub fn faults(capture: &Path, allowed: &[&str]) -> Vec<Remark> {
     let known = |remark: &Remark| {
         KNOWN_REMARKS.iter().chain(allowed).any(|known| remark.summary.contains(known))
@@ -163,7 +162,7 @@ pub fn faults(capture: &Path, allowed: &[&str]) -> Vec<Remark> {
     wrong
 }
 
-/// The TCP segments of a capture as tshark reads them, to be compared with
+/// TCP segments of a capture as dissected by tshark, for comparison with
 /// [`capture::segments`](crate::capture::segments).
 pub fn segments(capture: &Path) -> Vec<Segment> {
     let fields = [
@@ -209,20 +208,20 @@ fn segment(line: &str) -> Option<Segment> {
     })
 }
 
-/// One frame of a connection's iWARP, in the order of the capture.
+/// MPA frame of a connection, in the order of the capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pdu {
-    /// Number of the frame in which it was completed, from 1.
+    /// Number of the frame that completes it, from 1.
     pub frame: usize,
     /// Wireshark's number of the TCP connection, from 0.
     pub connection: u32,
-    /// TCP port that sent it.
+    /// TCP source port.
     pub source_port: u16,
-    /// What it is.
+    /// Kind and content.
     pub kind: PduKind,
 }
 
-/// MPA's two kinds of frame.
+/// Kinds of MPA frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PduKind {
     /// RFC 5044 §7.1.1, Request.
@@ -236,9 +235,9 @@ pub enum PduKind {
 /// MPA Request or Reply, RFC 5044 §7.1.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
-    /// M: the sender wants to receive markers.
+    /// M: the sender requires markers.
     pub markers: bool,
-    /// C: the sender wants CRCs.
+    /// C: the sender requires CRCs.
     pub crc: bool,
     /// R: the connection is refused.
     pub reject: bool,
@@ -246,31 +245,31 @@ pub struct Startup {
     pub enhanced: bool,
     /// Revision.
     pub revision: u8,
-    /// With the enhanced data in front when `enhanced`.
+    /// Private data, preceded by the enhanced data if `enhanced`.
     pub private_data: Vec<u8>,
 }
 
-/// Wireshark's verdict on a CRC.
+/// CRC status according to Wireshark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crc {
-    /// Equal to what it computed.
+    /// Equal to the computed CRC.
     Good,
-    /// Not so.
+    /// Different from the computed CRC.
     Bad,
     /// Not in use on this connection.
     Unused,
 }
 
-/// An FPDU and what is in it.
+/// FPDU and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fpdu {
     /// ULPDU_Length, bytes.
     pub ulpdu_length: u16,
-    /// Verdict on the CRC.
+    /// CRC status.
     pub crc: Crc,
     /// L bit of DDP.
     pub last: bool,
-    /// Where DDP puts the payload.
+    /// DDP placement of the payload.
     pub place: Place,
     /// RDMAP opcode, RFC 5040 §4.1.
     pub opcode: u8,
@@ -282,11 +281,11 @@ pub struct Fpdu {
     pub terminate: Option<[u8; 3]>,
     /// Body of an Atomic Request or Response.
     pub atomic: Option<Atomic>,
-    /// What a Terminate returns.
+    /// Headers returned by a Terminate.
     pub returned: Returned,
 }
 
-/// The headers that a Terminate returns, RFC 5040 §4.8.
+/// Headers that a Terminate returns, RFC 5040 §4.8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Returned {
     /// DDP Segment Length.
@@ -318,7 +317,7 @@ pub enum Place {
     },
 }
 
-/// RFC 5040 §4.4.
+/// Read Request, RFC 5040 §4.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// Data sink STag.
@@ -333,10 +332,10 @@ pub struct ReadRequest {
     pub source_offset: u64,
 }
 
-/// RFC 7306 §5.2.
+/// Atomic operation, RFC 7306 §5.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
-    /// A FetchAdd.
+    /// FetchAdd request.
     FetchAdd {
         /// Request identifier.
         identifier: u32,
@@ -347,7 +346,7 @@ pub enum Atomic {
         /// Add data and mask.
         operands: [u64; 2],
     },
-    /// A CmpSwap.
+    /// CmpSwap request.
     CompareSwap {
         /// Request identifier.
         identifier: u32,
@@ -358,16 +357,16 @@ pub enum Atomic {
         /// Swap data and mask, compare data and mask.
         operands: [u64; 4],
     },
-    /// A response.
+    /// Atomic Response.
     Response {
         /// Identifier of the request.
         identifier: u32,
-        /// The value before.
+        /// Original value.
         original: u64,
     },
 }
 
-/// The RDMAP opcodes of RFC 5040 §4.1 and RFC 7306 §4.1, as they stand in [`Fpdu::opcode`].
+/// RDMAP opcodes of RFC 5040 §4.1 and RFC 7306 §4.1, the values of [`Fpdu::opcode`].
 pub mod opcode {
     /// RDMA Write.
     pub const WRITE: u8 = 0;
@@ -399,12 +398,12 @@ pub mod opcode {
 ///
 /// # Panics
 ///
-/// When tshark's output is not understood; the message names field and frame.
+/// If tshark's output cannot be parsed; the message names the field and the frame.
 pub fn pdus(capture: &Path) -> Vec<Pdu> {
     packets(&tshark(capture, PDUS)).iter().flat_map(packet_pdus).collect()
 }
 
-/// The same as [`with_profile`] has them.
+/// MPA frames of a capture, dissected by [`with_profile`].
 ///
 /// # Panics
 ///
@@ -413,11 +412,11 @@ pub fn pdus_with_profile(capture: &Path, config: &Path) -> Vec<Pdu> {
     packets(&with_profile(capture, config, PDUS).0).iter().flat_map(packet_pdus).collect()
 }
 
-/// What tshark is asked for the MPA frames of a capture.
+/// tshark options that select the MPA frames of a capture.
 const PDUS: &[&str] =
     &["-Y", "iwarp_mpa", "-T", "pdml", "-J", "frame tcp iwarp_mpa iwarp_ddp_rdmap"];
 
-/// The FPDUs among `pdus` of one connection, from one port.
+/// FPDUs of one connection among `pdus`, sent from one port.
 pub fn fpdus(pdus: &[Pdu], connection: u32, source_port: u16) -> Vec<&Fpdu> {
     let ours =
         pdus.iter().filter(|pdu| pdu.connection == connection && pdu.source_port == source_port);
@@ -428,11 +427,11 @@ pub fn fpdus(pdus: &[Pdu], connection: u32, source_port: u16) -> Vec<&Fpdu> {
     .collect()
 }
 
-/// Asserts that CRCs are in use and Wireshark computes the same for each FPDU of `pdus`.
+/// Asserts that CRCs are in use and that Wireshark computes the same CRC for each FPDU of `pdus`.
 ///
 /// # Panics
 ///
-/// Otherwise, or when there is no FPDU at all.
+/// If the assertion fails, or there is no FPDU.
 pub fn assert_crcs_good(pdus: &[Pdu]) {
     let mut fpdus = 0;
     for Pdu { frame, kind, .. } in pdus {
@@ -441,7 +440,7 @@ pub fn assert_crcs_good(pdus: &[Pdu]) {
             fpdus += 1;
         }
     }
-    assert!(fpdus > 0, "the capture shows no FPDU");
+    assert!(fpdus > 0, "no FPDU in the capture");
 }
 
 fn packet_pdus(packet: &Element) -> Vec<Pdu> {
@@ -512,7 +511,7 @@ fn fpdu(mpa: &Element, upper: &Element) -> Fpdu {
     }
 }
 
-/// The fields are octets, the length too.
+/// Parses the returned headers: all fields, the length included, are octets.
 fn returned(upper: &Element) -> Returned {
     let octets = |name| upper.find(name).map_or_else(Vec::new, Element::octets);
     let length = octets("iwarp_rdma.term_ddp_seg_len").first_chunk().copied();
@@ -555,8 +554,8 @@ fn read_request(body: &Element) -> ReadRequest {
     }
 }
 
-/// Wireshark names the fields after the layer that it believes in; their whole octets stand in
-/// `unmaskedvalue` (bit fields) or `value`, in the order of the wire.
+/// Parses the control field of a Terminate. Wireshark names the fields after the assumed layer. Their octets
+/// are in `unmaskedvalue` (bit fields) or `value`, in wire order.
 fn terminate(body: &Element) -> [u8; 3] {
     let control = body.find("iwarp_rdma.term_ctrl").expect("a Terminate has its control field");
     let code = control.children.iter().find(|field| field.name.contains("term_errcode"));
@@ -584,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_expert_table_is_read() {
+    fn expert_table_is_parsed() {
         let table = "\nErrors (2)\n=============\n   Frequency      Group           Protocol  Summary\n\
                      \x20          2 Malformed          IWARP_MPA  Malformed Packet (Exception occurred)\n\
                      \nNotes (1)\n=============\n   Frequency      Group           Protocol  Summary\n\

@@ -1,23 +1,23 @@
-//! Wireshark's packet tree as XML (PDML), as far as tshark writes it: one element a line, values
-//! in attributes.
+//! Wireshark's packet tree as XML (PDML), in the form that tshark writes: one element per line, values in
+//! attributes.
 
 use super::number;
 
-/// A `packet`, `proto` or `field` and what is nested in it.
+/// `packet`, `proto` or `field` with its nested elements.
 #[derive(Debug, Default)]
 pub(super) struct Element {
     pub(super) name: String,
-    /// The value as Wireshark would compare it.
+    /// Value in the form of Wireshark's filters.
     show: String,
-    /// The line as Wireshark would print it.
+    /// Line in the form of Wireshark's packet details.
     pub(super) showname: String,
-    /// Whole octets on the wire, hexadecimal.
+    /// Whole octets of the wire, hexadecimal.
     wire: String,
     pub(super) children: Vec<Element>,
 }
 
 impl Element {
-    /// The first element of this name, depth first.
+    /// First element with this name, depth first.
     pub(super) fn find(&self, name: &str) -> Option<&Self> {
         self.children
             .iter()
@@ -42,7 +42,7 @@ impl Element {
         pairs.filter_map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
     }
 
-    /// From the inside of a tag, `field name="…" show="…" …`.
+    /// Parses the inside of a tag, `field name="…" show="…" …`.
     fn from_tag(tag: &str) -> Self {
         let mut element = Self::default();
         let mut rest = tag;
@@ -71,7 +71,7 @@ fn unescape(text: &str) -> String {
         .replace("&amp;", "&")
 }
 
-/// The packets of a document, each with its protocols as children.
+/// Packets of a document, each with its protocols as children.
 pub(super) fn packets(document: &str) -> Vec<Element> {
     let mut packets = Vec::new();
     let mut open: Vec<Element> = Vec::new();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nesting_attributes_and_escapes_are_read() {
+    fn nesting_attributes_and_escapes_are_parsed() {
         let document = "<?xml version=\"1.0\"?>\n<pdml>\n<packet>\n  <proto name=\"p\" show=\"\">\n    \
                         <field name=\"a\" showname=\"A &lt;1&gt; = &quot;x&quot;\" show=\"0x1f\" \
                         value=\"f\" unmaskedvalue=\"9f\">\n      <field name=\"b\" show=\"7\"/>\n    \

@@ -136,11 +136,11 @@ fn delay_keeps_gso_packets_and_loss_segments_them() {
     assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(7)));
     bench.settle(Instant::from_nanos(6_999_999));
     assert!(receive_all(&mut bench.right, Instant::ZERO).is_empty());
-    assert_eq!(bench.wire.stats(WireEnd::A).on_their_way(), PIECES);
+    assert_eq!(bench.wire.stats(WireEnd::A).in_flight(), PIECES);
     bench.settle(Instant::from_millis(7));
     let whole = vec![(frame, RxChecksum::Valid, 1400)];
     assert_eq!(receive_all(&mut bench.right, Instant::ZERO), whole);
-    assert_eq!(bench.wire.stats(WireEnd::A).on_their_way(), 0);
+    assert_eq!(bench.wire.stats(WireEnd::A).in_flight(), 0);
     assert_eq!(bench.wire.lateness().quantile(1.0), Some(Duration::ZERO));
 }
 
@@ -219,7 +219,7 @@ fn same_seed_and_frames_give_same_outcome() {
     assert_ne!(first.0, run(Impairments { seed: 6, ..bad }).0);
     let LaneStats { lost, duplicated, reordered, corrupted, .. } = first.1;
     assert!(lost.min(duplicated).min(reordered).min(corrupted) > 30, "{:?}", first.1);
-    assert_eq!(first.1.on_their_way(), 0, "no frame is in flight");
+    assert_eq!(first.1.in_flight(), 0, "no frame is in flight");
 }
 
 /// Each direction has its own random numbers.

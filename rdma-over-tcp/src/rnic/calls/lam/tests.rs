@@ -21,7 +21,7 @@ fn regions(seed: u128) -> Regions {
     Regions::new([8; 3], seed, Returns::new(Box::new(|| {})))
 }
 
-/// Buffers whose addresses follow each other from `address` on, and whose bytes count on.
+/// Buffers with consecutive addresses from `address` on and consecutive content.
 fn chain(address: u64, lengths: &[usize]) -> Vec<RegisteredBuffer> {
     let mut at = 0;
     let of_length = |length: &usize| {
@@ -47,7 +47,7 @@ fn content(chain: &[RegisteredBuffer]) -> Vec<u8> {
     chain.iter().flat_map(of).collect()
 }
 
-/// What an access shows, or why it is refused.
+/// Bytes that an access reads, or the reason of its refusal.
 fn read(
     regions: &Regions,
     user: User,
@@ -71,15 +71,15 @@ fn build(regions: &mut Regions, chain: &[RegisteredBuffer], length: usize) -> Lo
     regions.build_lam(chain, length).unwrap()
 }
 
-/// All pages of a mapping.
+/// Logical pages of a mapping.
 fn pages(memory: LogicalMemory) -> Vec<u64> {
     let first = memory.address - memory.address % PAGE;
     (0..u64::from(memory.pages)).map(|page| first + page * PAGE).collect()
 }
 
 proptest! {
-    // NDK-MEM-4, -7, NDK-SGE-1: pages of random mappings in random order are a region whose bytes are those of an
-    // array, and what was not mapped is refused, whatever offsets and lengths are asked for.
+    // NDK-MEM-4, -7, NDK-SGE-1: pages of random mappings in random order form a region with the bytes of an array.
+    // Accesses to bytes that were not mapped are refused, for all offsets and lengths.
     #[test]
     fn pages_are_one_region(
         lengths in prop::collection::vec(prop::collection::vec(1_usize..9000, 1..4), 1..4),
@@ -92,7 +92,7 @@ proptest! {
     ) {
         let mut regions = regions(seed.into());
         let privileged = regions.draw_privileged(USER.pd).unwrap();
-        // What each logical page has, byte by byte.
+        // Expected content of each logical page, byte by byte.
         let mut mapped: Vec<(u64, Vec<Option<u8>>)> = vec![];
         for (lengths, start) in lengths.iter().zip(&starts) {
             let chain = chain(*start, lengths);
@@ -103,7 +103,7 @@ proptest! {
             let mut bytes = vec![None; offset];
             bytes.extend(content(&chain).into_iter().map(Some));
             bytes.resize(memory.pages as usize * PAGE_SIZE, None);
-            prop_assert!(bytes.len() - offset - total < PAGE_SIZE, "no page too many");
+            prop_assert!(bytes.len() - offset - total < PAGE_SIZE, "excess page");
             prop_assert_eq!(read(&regions, USER, privileged, memory.address, total), Ok(content(&chain)));
             let pages = pages(memory);
             mapped.extend(pages.into_iter().zip(bytes.chunks(PAGE_SIZE).map(<[_]>::to_vec)));
@@ -139,10 +139,10 @@ proptest! {
     }
 }
 
-// NDK-SGE-1: the privileged token is for logical addresses in requests of its domain, to read and to write; no peer can
-// use it, and another key does not fit.
+// NDK-SGE-1: the privileged token permits reads and writes of logical addresses in requests of its domain. It is
+// refused for peers, and with another key.
 #[test]
-fn the_privileged_token() {
+fn privileged_token_is_local() {
     let mut regions = regions(5);
     let token = regions.draw_privileged(USER.pd).unwrap();
     let chain = chain(0x5_0123, &[5000, 3000]);
@@ -156,7 +156,7 @@ fn the_privileged_token() {
         for (at, length) in [(address + 7000, 1), (address, 7001), (address + 1, u32::MAX)] {
             assert_eq!(check(USER, token, at, length, right), Err(AccessError::Bounds));
         }
-        // Behind its page, which is the only one before it that has any of its bytes.
+        // The address is before the first byte, within the page of the mapping.
         assert_eq!(check(USER, token, address - 1, 1, right), Err(AccessError::Bounds));
         for wild in [0, 0x5_0123, address - PAGE, address ^ 1 << 50] {
             assert!(check(USER, token, wild, 1, right).is_err());
@@ -171,10 +171,10 @@ fn the_privileged_token() {
     let LogicalMemory { address, .. } = build(&mut regions, &[text], 4);
     assert_eq!(read(&regions, USER, token, address, 4).as_deref(), Ok(&b"text"[..]));
     let refused = regions.access(USER, token, address, 4, WRITE).map(drop);
-    assert_eq!(refused, Err(AccessError::Rights), "it may only be read");
+    assert_eq!(refused, Err(AccessError::Rights), "read-only memory");
 }
 
-// NDK-MEM-7: every row of the table, by pages.
+// NDK-MEM-7: every row of the table, for page lists.
 #[test]
 fn checks_of_page_lists() {
     let mut regions = regions(5);
@@ -199,11 +199,15 @@ fn checks_of_page_lists() {
     assert_eq!(prepare(three, 16, room, 16, WRITE), None);
     assert_eq!(prepare(three, 16, room + 1, 16, WRITE), invalid, "longer than the pages");
     assert_eq!(prepare(three, 16, usize::MAX, 16, WRITE), invalid);
-    assert_eq!(prepare(&list, 16, 1, 16, WRITE), invalid, "a page too many");
+    assert_eq!(prepare(&list, 16, 1, 16, WRITE), invalid, "one page too many");
     assert_eq!(prepare(&[], 0, 1, 0, WRITE), invalid, "no page");
     assert_eq!(prepare(three, 16, 0, 16, WRITE), invalid, "no byte");
     assert_eq!(prepare(&[list[0] + 1], 16, 1, 16, WRITE), invalid, "alignment");
-    assert_eq!(prepare(&[list[1], list[0] + 8], 0, 1, 0, WRITE), invalid, "of all pages");
+    assert_eq!(
+        prepare(&[list[1], list[0] + 8], 0, 1, 0, WRITE),
+        invalid,
+        "alignment of every page"
+    );
     assert_eq!(prepare(three, 4096, 1, 4096, WRITE), invalid, "FBO of a page");
     assert_eq!(prepare(three, u32::MAX, 1, u64::from(u32::MAX), WRITE), invalid);
     assert_eq!(prepare(three, 16, 1, 0, WRITE), invalid, "base 0 with FBO 16");
@@ -213,14 +217,14 @@ fn checks_of_page_lists() {
     assert_eq!(prepare(three, 16, room, u64::MAX - PAGE + 17, WRITE), invalid, "it wraps");
     assert_eq!(prepare(three, 15, 9, 15, WRITE), unmapped, "before the memory");
     assert_eq!(prepare(&list[3..], 0, 16, 0, WRITE), None, "the last bytes");
-    assert_eq!(prepare(&list[3..], 0, 17, 0, WRITE), unmapped, "behind the memory");
+    assert_eq!(prepare(&list[3..], 0, 17, 0, WRITE), unmapped, "after the memory");
     assert_eq!(prepare(&[0x5_0000], 16, 1, 16, WRITE), unmapped, "a virtual address");
     let refused = prepare(three, 16, 1, 16, Access::REMOTE_READ);
     assert_eq!(refused, Some(VerbError::NoRemoteAccess));
 }
 
-// The release of a mapping ends what its addresses open and what was registered by its pages, and nothing else; its
-// memory is free when the last span is dropped.
+// The release of a mapping invalidates its addresses and the registrations of its pages, and no others. Its memory is
+// free when the last span is dropped.
 #[test]
 fn release() {
     let mut regions = regions(5);
@@ -246,7 +250,7 @@ fn release() {
     assert!(regions.revoke(invalidated.0));
     let users =
         |regions: &Regions, lam: LogicalMemory| regions.lams.get(lam.id).unwrap().regions.clone();
-    assert_eq!(users(&regions, ends), [mixed.0], "what was invalidated is forgotten");
+    assert_eq!(users(&regions, ends), [mixed.0], "the invalidated region is removed");
     let mut spans = vec![];
     let granted = regions.access(USER, token, ends.address, 8, Access::NONE).unwrap();
     granted.each_span(|span| spans.push(span));
@@ -255,7 +259,7 @@ fn release() {
     let length = PAGE_SIZE;
     assert!(read(&regions, USER, token, ends.address, length).is_err());
     assert_eq!(read(&regions, USER, mixed.1.token(), 0, length), Err(AccessError::Invalid));
-    assert!(!regions.fast_register(late.0, &late.1), "its turn comes too late");
+    assert!(!regions.fast_register(late.0, &late.1), "the mapping was released before it started");
     assert!(read(&regions, USER, token, stays.address, length).is_ok());
     assert!(read(&regions, USER, other.1.token(), 0, length).is_ok());
     assert_eq!(users(&regions, stays), [other.0]);
@@ -267,9 +271,9 @@ fn release() {
     assert!(regions.fast_register(mixed.0, &other.1), "the region can be used again");
 }
 
-// Mappings are where nobody expects them, and have pages between them that are none's.
+// Mappings have unpredictable addresses, with unmapped pages between them.
 #[test]
-fn mappings_lie_apart() {
+fn mappings_are_separated() {
     let mut regions = regions(5);
     let buffer = RegisteredBuffer::allocate(PAGE_SIZE).unwrap();
     let mut all: Vec<u64> = (0..8)

@@ -19,7 +19,7 @@ const BASE: u64 = 0x1_0000_0000;
 const BYTES: u64 = 8192;
 const PEERS: Access = Access::REMOTE_READ;
 
-/// A registered region, and users of two domains.
+/// Registered region, and users of two domains.
 struct Bench {
     regions: Regions,
     region: RegionId,
@@ -31,7 +31,7 @@ impl Bench {
     fn new(rights: Access) -> Self {
         let regions = Regions::new([8; 3], 7, Returns::new(Box::new(|| {})));
         let buffer = RegisteredBuffer::allocate(BYTES as usize).unwrap().at_address(BASE);
-        // The first two are of one domain.
+        // The first two users are of one domain.
         let users = [(0, 0), (0, 1), (1, 2)];
         let users = users.map(|(pd, qp)| User { pd: PdId::new(pd, 0), qp: QpId::new(qp, 0) });
         let region = RegionId::new(0, 0);
@@ -62,7 +62,7 @@ impl Bench {
         Bind { window, key: None, region, address: BASE, length: BYTES, base: BASE, rights: PEERS }
     }
 
-    /// Posts a bind and carries it out.
+    /// Prepares and executes a bind.
     fn bind(&mut self, bind: Bind) -> Result<(u32, bool), VerbError> {
         let prepared = self.regions.prepare_bind(self.users[0].pd, bind)?;
         Ok((prepared.token, self.regions.bind(self.users[0], prepared)))
@@ -74,7 +74,7 @@ impl Bench {
         token
     }
 
-    /// What users see of a byte.
+    /// Results of an access by each user.
     fn errors(&self, token: u32, address: u64, right: Access) -> [Option<AccessError>; 3] {
         self.users.map(|user| self.regions.access(user, token, address, 1, right).err())
     }
@@ -84,9 +84,10 @@ impl Bench {
     }
 }
 
-// A window of type 1 is for its domain's peers, one of type 2 for the peer of its queue pair; none is for this side.
+// A window of type 1 is for peers of its domain, one of type 2 for the peer of its queue pair. Local accesses are
+// refused.
 #[test]
-fn who_may_use_a_window() {
+fn window_is_limited_to_its_users() {
     let mut bench = Bench::new(Access::BIND);
     let [one, two] = [WindowType::One, WindowType::Two].map(|kind| bench.window(kind));
     let [of_one, of_two] = [one, two].map(|window| bench.bound(bench.all(window)));
@@ -100,15 +101,15 @@ fn who_may_use_a_window() {
         }
     }
     assert_eq!(bench.errors(of_one, BASE, Access::REMOTE_WRITE)[0], Some(AccessError::Rights));
-    // The region itself is not open to peers.
+    // The region itself is not accessible to peers.
     let token = bench.regions.table.get(bench.region).unwrap().token.unwrap();
     assert_eq!(bench.errors(token, BASE, PEERS)[0], Some(AccessError::Rights));
     assert_eq!(bench.windows(), 2);
 }
 
-// NDK-MEM-11: bytes of the region, rights that it allows.
+// NDK-MEM-11: a window covers bytes of its region, with rights that the region allows.
 #[test]
-fn what_a_window_may_open() {
+fn window_is_limited_to_its_region() {
     let writes = [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
     for (of_region, refused) in [
         (Access::BIND | Access::LOCAL_WRITE, &[][..]),
@@ -141,9 +142,9 @@ fn what_a_window_may_open() {
     }
     let foreign = bench.users[2].pd;
     let result = bench.regions.prepare_bind(foreign, all).map(drop);
-    assert_eq!(result, Err(VerbError::InvalidHandle), "another domain's");
+    assert_eq!(result, Err(VerbError::InvalidHandle), "other domain");
     assert_eq!(bench.windows(), 0);
-    // Bytes in the middle, by addresses of their own.
+    // A range in the middle, with its own base address.
     let token = bench.bound(Bind { address: BASE + 100, length: 10, base: 0, ..all });
     let bounds = Some(AccessError::Bounds);
     for (address, error) in [(0, None), (9, None), (10, bounds), (BASE + 100, bounds)] {
@@ -156,9 +157,9 @@ fn what_a_window_may_open() {
     assert_eq!(&found[..], b"x");
 }
 
-// A window of type 1 is bound anew with another token, and unbound by a bind of no bytes; keys are not the consumer's.
+// A window of type 1 is rebound with a new token, and unbound by a bind of zero bytes. It takes no key of the consumer.
 #[test]
-fn type_one() {
+fn type_one_window_is_rebound() {
     let mut bench = Bench::new(Access::BIND);
     let window = bench.window(WindowType::One);
     let all = bench.all(window);
@@ -171,7 +172,7 @@ fn type_one() {
     assert_eq!(bench.windows(), 1);
     let keyed = bench.bind(Bind { key: Some(1), ..all });
     assert_eq!(keyed, Err(VerbError::InvalidArgument));
-    assert_eq!(bench.errors(second, BASE, PEERS)[0], None, "nothing has changed");
+    assert_eq!(bench.errors(second, BASE, PEERS)[0], None, "unchanged");
     let user = bench.users[0];
     let target = Revocable::Window(window);
     assert_eq!(bench.regions.check_revocable(user.pd, target), Err(VerbError::InvalidHandle));
@@ -182,10 +183,10 @@ fn type_one() {
     assert_eq!(bench.windows(), 0);
 }
 
-// A window of type 2 is bound once, with the consumer's key if it has one, and unbound by an invalidation of its queue
-// pair, or of that queue pair's peer.
+// A window of type 2 is bound once, with the consumer's key if there is one. It is unbound by an invalidation of its
+// queue pair, or of that queue pair's peer.
 #[test]
-fn type_two() {
+fn type_two_window_is_bound_once() {
     let mut bench = Bench::new(Access::BIND);
     let window = bench.window(WindowType::Two);
     let all = bench.all(window);
@@ -216,9 +217,9 @@ fn type_two() {
     assert_eq!(bench.windows(), 0);
 }
 
-// Keys of binds are no sequence, and none comes twice in a row.
+// Keys of binds are not sequential, and consecutive keys differ.
 #[test]
-fn keys_of_binds() {
+fn bind_keys_are_not_sequential() {
     let mut bench = Bench::new(Access::BIND);
     let window = bench.window(WindowType::One);
     let all = bench.all(window);
@@ -228,9 +229,10 @@ fn keys_of_binds() {
     assert!(steps < 30, "{steps}");
 }
 
-// A region with windows is not invalidated, by either end; one that an earlier request registers is looked at then.
+// A region with windows cannot be invalidated by either end. A region that an earlier request registers is checked when
+// the bind starts.
 #[test]
-fn regions_of_windows() {
+fn region_with_windows_is_not_invalidated() {
     let mut bench = Bench::new(Access::BIND);
     let user = bench.users[0];
     let region = bench.regions.table.insert(Region::new(user.pd, true)).unwrap();
@@ -239,7 +241,7 @@ fn regions_of_windows() {
     let window = bench.window(WindowType::Two);
     let bind = Bind { region, ..bench.all(window) };
     let prepared = bench.regions.prepare_bind(user.pd, bind).unwrap();
-    assert!(!bench.regions.bind(user, prepared), "it is not registered");
+    assert!(!bench.regions.bind(user, prepared), "the region is not registered");
     let buffer = bench.buffer.clone();
     for (rights, is_fit) in [(Access::REMOTE_READ, false), (Access::BIND, true)] {
         let length = BYTES as usize;
@@ -261,14 +263,14 @@ fn regions_of_windows() {
     }
 }
 
-// What a queue pair has bound ends with it, and a window's token with the window.
+// Destroying a queue pair unbinds its windows. Destroying a window invalidates its token.
 #[test]
 fn ends() {
     let mut bench = Bench::new(Access::BIND);
     let [one, two] = [WindowType::One, WindowType::Two].map(|kind| bench.window(kind));
     let [of_one, of_two] = [one, two].map(|window| bench.bound(bench.all(window)));
     bench.regions.unbind_all(bench.users[1].qp);
-    assert_eq!(bench.errors(of_two, BASE, PEERS)[0], None, "another's");
+    assert_eq!(bench.errors(of_two, BASE, PEERS)[0], None, "other queue pair");
     bench.regions.unbind_all(bench.users[0].qp);
     assert_eq!(bench.errors(of_two, BASE, PEERS)[0], Some(AccessError::Invalid));
     assert_eq!(bench.errors(of_one, BASE, PEERS)[0], None);

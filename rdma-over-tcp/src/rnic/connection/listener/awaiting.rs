@@ -1,5 +1,5 @@
-//! Connections of a listener whose MPA Request is not complete. They cost memory and nobody has vouched for them, so
-//! there are limits, and the oldest makes room for a new one.
+//! Connections of a listener whose MPA Request is not complete. They use memory and are not authenticated. So their
+//! number is limited, and a new connection displaces the oldest one.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::rnic::{config::ListenerConfig, objects::id::StreamId};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ArrivalNumber(u64);
 
-/// Connections in order of their arrival.
+/// Connections in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Awaiting {
     next: u64,
@@ -21,8 +21,8 @@ pub(crate) struct Awaiting {
 }
 
 impl Awaiting {
-    /// Adds a connection of `peer`. Also returns the one that has to go for it: the peer's oldest if the peer has too
-    /// many, else the oldest of all if those are too many.
+    /// Adds a connection of `peer`. Also returns the displaced connection: the peer's oldest if the peer has too many,
+    /// otherwise the oldest of all if there are too many.
     pub(crate) fn add(
         &mut self,
         id: StreamId,
@@ -68,9 +68,9 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    // One peer displaces its own connections only; of all the oldest goes.
+    // A peer displaces its own connections first. If all peers together have too many, the oldest is displaced.
     #[test]
-    fn the_oldest_makes_room() {
+    fn oldest_connection_is_displaced() {
         let mut awaiting = Awaiting::default();
         let mut add = |id, of| awaiting.add(StreamId(id), peer(of), &CONFIG);
         assert_eq!(add(1, 1).1, None);
@@ -82,13 +82,13 @@ mod tests {
         assert_eq!(add(6, 4).1, Some(StreamId(1)), "of all");
         let (seventh, third) = add(7, 5);
         assert_eq!(third, Some(StreamId(3)));
-        assert_eq!(awaiting.remove(second), None, "it has gone");
+        assert_eq!(awaiting.remove(second), None, "already displaced");
         assert_eq!(awaiting.remove(seventh), Some(StreamId(7)));
         assert_eq!(awaiting.add(StreamId(8), peer(5), &CONFIG).1, None);
         assert_eq!((awaiting.streams.len(), awaiting.peers.len()), (4, 4));
     }
 
-    // Nothing is left of connections that have gone.
+    // Displaced connections leave no entries.
     #[test]
     fn memory_is_bounded() {
         let mut awaiting = Awaiting::default();

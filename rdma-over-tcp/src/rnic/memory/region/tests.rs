@@ -21,7 +21,7 @@ impl Regions {
     }
 }
 
-/// A queue pair of a domain of its own.
+/// Queue pair with its own domain.
 fn user(index: u32) -> User {
     User { pd: PdId::new(index, 0), qp: QpId::new(index, 0) }
 }
@@ -33,7 +33,7 @@ struct Bench {
     buffer: RegisteredBuffer,
 }
 
-/// A part of a buffer, to be fast registered.
+/// Part of a buffer for a fast registration.
 const fn of(buffer: &RegisteredBuffer, offset: usize) -> FastMemory<'_> {
     FastMemory::Buffer { buffer, offset }
 }
@@ -56,9 +56,9 @@ impl Bench {
     }
 }
 
-// RFC 5042 §6.2: where an access is looked for first changes nothing about what it is checked for.
+// RFC 5042 §6.2: an access with a hint passes the same checks as one without.
 #[test]
-fn a_hint_grants_nothing() {
+fn stale_hint_grants_no_access() {
     let mut bench = bench();
     let (near, far) = (bench.region(false), bench.region(false));
     let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -80,7 +80,7 @@ fn a_hint_grants_nothing() {
     assert_eq!(access(&bench, pd, stale, base + 99), None);
     assert_eq!(access(&bench, pd, stale, base + 100), Some(AccessError::Bounds));
     assert_eq!(access(&bench, bench.other_pd, stale, base), Some(AccessError::NotAssociated));
-    assert_eq!(access(&bench, pd, other, base + 200), None, "the hint is the other's");
+    assert_eq!(access(&bench, pd, other, base + 200), None, "the hint is of the other region");
     assert_eq!(access(&bench, pd, stale, base), None);
     bench.regions.revoke(near);
     assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid));
@@ -90,11 +90,15 @@ fn a_hint_grants_nothing() {
     bench.regions.remove(near);
     let successor = bench.region(false);
     bench.regions.register_part(successor, &bench.buffer, 0, 100, write).unwrap();
-    assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid), "its place is taken");
+    assert_eq!(
+        access(&bench, pd, stale, base),
+        Some(AccessError::Invalid),
+        "its table entry was reused"
+    );
     assert_eq!(access(&bench, pd, bench.token(successor), base), None);
 }
 
-// RDM-7.2-3, RDM-8.1.1-1, -2, NDK-MEM-3, -15, -17: each cause with its error.
+// RDM-7.2-3, RDM-8.1.1-1, -2, NDK-MEM-3, -15, -17: each failed check with its error.
 #[test]
 fn access_checks() {
     let mut bench = bench();
@@ -125,7 +129,7 @@ fn access_checks() {
     }
 }
 
-// NDK-MEM-8, -18, RDM-8.1.1-4, -6: keys change, stale tokens fail, tokens are sparse.
+// NDK-MEM-8, -18, RDM-8.1.1-4, -6: keys change, stale tokens are refused, tokens are sparse.
 #[test]
 fn tokens() {
     let mut bench = bench();
@@ -134,7 +138,7 @@ fn tokens() {
     let read_only = RegisteredBuffer::from(SharedSpan::from(bytes::Bytes::from_static(b"text")));
     for (buffer, length) in [(&bench.buffer, 3 * PAGE_SIZE + 1), (&read_only, 4)] {
         assert!(bench.regions.register(id, core::slice::from_ref(buffer), length, rights).is_err());
-        assert_eq!(bench.regions.table.get(id).unwrap().token, None, "a failure leaves no token");
+        assert_eq!(bench.regions.table.get(id).unwrap().token, None, "no token after a failure");
     }
     bench.regions.register_part(id, &bench.buffer, 0, 10, rights).unwrap();
     let first = bench.token(id);
@@ -149,10 +153,10 @@ fn tokens() {
         let result = bench.regions.register_part(id, &bench.buffer, offset, length, rights);
         assert_eq!(result, Err(VerbError::InvalidArgument));
     }
-    // The address of the first byte, or of the last one, would wrap.
+    // The address of the first byte, or that of the last byte, would wrap.
     for offset in [10, 0] {
-        let named = bench.buffer.at_address(u64::MAX - 5);
-        let result = bench.regions.register_part(id, &named, offset, 10, rights);
+        let moved = bench.buffer.at_address(u64::MAX - 5);
+        let result = bench.regions.register_part(id, &moved, offset, 10, rights);
         assert_eq!(result, Err(VerbError::InvalidArgument), "{offset}");
     }
     bench.regions.register_part(id, &bench.buffer, 0, 10, rights).unwrap();
@@ -166,9 +170,9 @@ fn tokens() {
     assert!(sorted[63] - sorted[0] > 1 << 31, "over the whole space");
 }
 
-// Memory that may only be read takes no right to write it, whatever is registered of it and how.
+// Write rights are refused for read-only memory, with every kind of registration.
 #[test]
-fn memory_to_be_read() {
+fn read_only_memory_takes_no_write_rights() {
     let mut bench = bench();
     let memory = SharedSpan::from(bytes::Bytes::from_static(&[7; 4]));
     let buffer = RegisteredBuffer::from(memory).at_address(0x1000);
@@ -188,12 +192,12 @@ fn memory_to_be_read() {
     let read = |address| bench.regions.access(pd, token, address, 2, Access::REMOTE_READ);
     let mut bytes = std::vec![];
     read(0x1002).unwrap().each_piece(|piece| bytes.extend(piece.byte(1)));
-    assert_eq!(bytes, [7], "its address is its own");
+    assert_eq!(bytes, [7], "the region keeps its own address");
     assert_eq!(read(0x1003).err(), Some(AccessError::Bounds));
     assert_eq!(read(0xfff).err(), Some(AccessError::Bounds));
 }
 
-// A registration's memory is in use until the last span is dropped, and that ends the deregistration.
+// The memory of a registration is in use until the last span is dropped, which completes the deregistration.
 #[test]
 fn uses_end_with_the_last_span() {
     let mut bench = bench();
@@ -209,9 +213,9 @@ fn uses_end_with_the_last_span() {
     assert!(!span.is_withdrawn());
     assert!(bench.regions.revoke(id));
     assert!(span.is_withdrawn() && bench.regions.is_used(id));
-    bench.regions.table.get_mut(id).unwrap().uses.await_end(Box::new(|| {}));
+    bench.regions.table.get_mut(id).unwrap().uses.begin_deregistration(Box::new(|| {}));
     let again = bench.regions.register_part(id, &bench.buffer, 0, 10, rights);
-    assert_eq!(again, Err(VerbError::InvalidArgument), "its deregistration is pending");
+    assert_eq!(again, Err(VerbError::InvalidArgument), "deregistration pending");
     assert_eq!(returned(&bench), []);
     drop(span);
     assert_eq!(returned(&bench), [Return::Unused(id)]);
@@ -219,9 +223,9 @@ fn uses_end_with_the_last_span() {
     assert_eq!(bench.regions.register_part(id, &bench.buffer, 0, 10, rights), Ok(()));
 }
 
-// RFC 5042 §6.2.1: whoever has seen a region's tokens does not know the next, and no stale one fits.
+// RFC 5042 §6.2.1: known tokens of a region do not reveal the next one, and stale tokens are refused.
 #[test]
-fn keys_are_no_sequence() {
+fn keys_are_not_sequential() {
     let mut random = Rand64::new(5);
     for _ in 0..50 {
         let mut keys = Keys::default();
@@ -289,9 +293,9 @@ fn remote_invalidation() {
         .prepare_fast_register(fast, of(&buffer, 0), 9, 0, Access::REMOTE_READ)
         .unwrap();
     let token = bench.token(fast);
-    assert_eq!(registration.token(), token, "NDK-MEM-8: known at once");
+    assert_eq!(registration.token(), token, "NDK-MEM-8: assigned at once");
     let unknown = Err(WireError::OperationCannotInvalidate);
-    assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown, "not yet done");
+    assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown, "not executed yet");
     assert!(bench.regions.fast_register(fast, &registration));
     assert!(!bench.regions.fast_register(fast, &registration), "registered already");
     let refused = Err(WireError::ProtectionCannotInvalidate);

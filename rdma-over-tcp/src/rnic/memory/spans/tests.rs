@@ -12,7 +12,7 @@ fn pattern() -> Vec<u8> {
     (0..MEMORY).map(|at| (at * 7 + at / 256) as u8).collect()
 }
 
-/// What the spans show of a range, by both ways.
+/// Content of a range, read as slices and as spans.
 fn shown(spans: &Spans, offset: usize, length: usize) -> Vec<u8> {
     let (mut copied, mut kept) = (vec![], vec![]);
     spans.each_slice(offset, length, |slice| slice.append_to(&mut copied));
@@ -22,8 +22,8 @@ fn shown(spans: &Spans, offset: usize, length: usize) -> Vec<u8> {
 }
 
 proptest! {
-    // Whatever the spans are, they are one sequence of bytes: all ways to read it, to write it and to cut it agree with
-    // an array, and nothing beside the bytes written changes.
+    // Spans form one sequence of bytes: all ways to read, write and slice it agree with an array. A write changes no
+    // other bytes.
     #[test]
     fn spans_are_one_sequence(
         cuts in prop::collection::vec((0..MEMORY, 0_usize..70), 1..12),
@@ -33,7 +33,7 @@ proptest! {
         let memory = SharedSpan::allocate(MEMORY, 64).unwrap();
         memory.write(0, &pattern());
         let ranges = cuts.iter().map(|(start, length)| *start..(start + length).min(MEMORY));
-        // Where each byte of the sequence lies.
+        // Offset in memory of each byte of the sequence.
         let places: Vec<usize> = ranges.clone().flatten().collect();
         let Some(spans) = Spans::new(ranges.map(|range| memory.slice(range))) else {
             prop_assert!(places.is_empty());
@@ -52,7 +52,7 @@ proptest! {
         let in_one = places.get(offset..offset + 8).filter(|eight| {
             eight[0] % 8 == 0 && eight.windows(2).all(|pair| pair[1] == pair[0] + 1)
         });
-        // Two spans that overlap in memory may follow each other byte for byte, and are no word all the same.
+        // Two spans that overlap in memory may have consecutive bytes without forming a word.
         if let Some(word) = word {
             prop_assert_eq!(Some(word - memory.as_ptr().addr()), in_one.map(|eight| eight[0]));
         }
@@ -68,23 +68,23 @@ proptest! {
     }
 }
 
-// Neighbours are joined: pages of one buffer in their order are one span, and words across their border are words.
+// Adjacent spans are joined: consecutive pages of one buffer are one span, and words may cross the joint.
 #[test]
-fn neighbours_are_one_span() {
+fn neighboring_spans_are_joined() {
     let memory = SharedSpan::allocate(64, 64).unwrap();
     let part = |range| memory.slice(range);
     assert!(matches!(Spans::new([part(3..10), part(10..10), part(10..30)]), Some(Spans::One(_))));
     let apart = Spans::new([part(8..20), part(24..40)]).unwrap();
     assert!(matches!(apart, Spans::List(_)));
     assert!(apart.word(0).is_some() && apart.word(12).is_some());
-    assert!(apart.word(8).is_none(), "its bytes do not lie together");
-    assert!(apart.word(28).is_none(), "half of it is not there");
+    assert!(apart.word(8).is_none(), "its bytes are not adjacent");
+    assert!(apart.word(28).is_none(), "half of it exceeds the memory");
     assert!(Spans::new([part(7..7)]).is_none());
 }
 
-// What may only be read makes all of it so, and withdrawing it reaches every span.
+// Read-only memory in any span makes the whole read-only, and a withdrawal includes every span.
 #[test]
-fn rights_and_owners_of_all() {
+fn spans_share_rights_and_owner() {
     let memory = SharedSpan::allocate(64, 64).unwrap();
     let text = SharedSpan::from(Bytes::from_static(b"text"));
     assert!(!Spans::new([memory.clone(), text]).unwrap().is_writable());
@@ -99,12 +99,12 @@ fn rights_and_owners_of_all() {
     lent.each_span(0, 16, |span| assert!(!span.is_withdrawn()));
     drop(owned);
     spans.pop();
-    assert_eq!(Arc::strong_count(&alive), 2, "until the last span is dropped");
+    assert_eq!(Arc::strong_count(&alive), 2, "owned until the last span is dropped");
     spans.pop();
     assert_eq!(Arc::strong_count(&alive), 1);
 }
 
-// NDK-MEM-1: a chain is as long as asked for, and its addresses follow each other so far.
+// NDK-MEM-1: a chain has at least the requested length, with consecutive addresses up to it.
 #[test]
 fn chains() {
     let buffer = |address, length| RegisteredBuffer::allocate(length).unwrap().at_address(address);

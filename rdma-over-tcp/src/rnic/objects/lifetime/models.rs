@@ -1,13 +1,13 @@
-//! Every interleaving of callbacks that return and the engine that waits for it. `tests/loom` runs them.
+//! Loom model of callbacks that return and the engine that waits for them: every interleaving. Run by `tests/loom`.
 
 use loom::thread;
 use offload_engine::engine::doorbell::{Doorbell, Sleep};
 
 use super::*;
 
-// NDK-LIFE-4, -6: the engine hears of each return once, though it sleeps; else a close would pend for ever.
+// NDK-LIFE-4, -6: the engine processes each return once, even if it sleeps. Otherwise a close would pend forever.
 #[test]
-fn no_return_is_slept_over() {
+fn each_return_is_processed_once() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

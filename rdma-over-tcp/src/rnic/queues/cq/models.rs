@@ -1,4 +1,4 @@
-//! Every interleaving of a queue's consumer and the engine. `tests/loom` runs them.
+//! Loom models of a queue's consumer and the engine: every interleaving. Run by `tests/loom`.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use offload_engine::sync::Condvar;
 
 use super::*;
 
-/// A queue, the core's lock around what gives notifications out, and a consumer that waits for them.
+/// Queue, the core's lock around the delivery of notifications, and a consumer that waits for them.
 struct Bench {
     queue: Arc<CompletionQueue>,
     core: Mutex<()>,
@@ -27,7 +27,7 @@ impl Bench {
         })
     }
 
-    /// As `Objects::notify` under the core's lock, the callback without it, and `notification_returned`.
+    /// As `Objects::notify` under the core's lock, the callback without the lock, and `notification_returned`.
     fn enter(&self, work: impl FnOnce()) {
         let core = self.core.lock();
         work();
@@ -50,7 +50,7 @@ impl Bench {
         });
     }
 
-    /// Polls until there is nothing, arms, and waits for the notification (NDK-CQ-11).
+    /// Polls until the queue is empty, arms, and waits for the notification (NDK-CQ-11).
     fn consume(&self, count: usize) {
         let (mut taken, mut arms) = (0, 0);
         loop {
@@ -72,7 +72,7 @@ impl Bench {
     }
 }
 
-/// A consumer, and `threads` that push two completions between them.
+/// Runs a consumer, and `threads` threads that push two completions in total.
 fn explore(threads: usize, preemptions: usize) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -88,14 +88,14 @@ fn explore(threads: usize, preemptions: usize) {
     });
 }
 
-// NDK-CQ-2, -4, -11: what comes between an empty poll and the arm satisfies it, whoever is quicker.
+// NDK-CQ-2, -4, -11: a completion between an empty poll and the arm satisfies the arm in every interleaving.
 #[test]
-fn no_completion_is_waited_for_in_vain() {
+fn completion_before_arm_is_notified() {
     explore(1, 3);
 }
 
-// NDK-CQ-3: the engine's thread and a consumer's may both complete requests and call back.
+// NDK-CQ-3: the engine thread and a consumer's thread may both complete requests and call back.
 #[test]
-fn notifications_of_two_threads_do_not_run_at_once() {
+fn notifications_of_two_threads_are_serialized() {
     explore(2, 2);
 }

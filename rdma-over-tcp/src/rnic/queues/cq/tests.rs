@@ -35,7 +35,7 @@ fn queue(content: Content) -> Arc<CompletionQueue> {
     queue
 }
 
-// NDK-CQ-4, -5, -6, -7, -8, -9, -10: the nine cells of the truth table times what is in the queue.
+// NDK-CQ-4 to -10: the nine cells of the truth table for each content of the queue.
 #[test]
 fn arm_truth_table() {
     use Arm::{Failure, Next, Solicited};
@@ -55,7 +55,7 @@ fn arm_truth_table() {
                 Content::NewError,
             ] {
                 let queue = queue(content);
-                // Both arms before anything may fire: as if the queue had been filled after.
+                // Sets both arms before any of them can be satisfied, as if the queue were filled later.
                 queue.state().arm = Some(first);
                 queue.arm(second);
                 let satisfied = match expected {
@@ -76,7 +76,7 @@ fn arm_truth_table() {
     }
 }
 
-// NDK-CQ-2: one callback per arm, none without.
+// NDK-CQ-2: one callback per arm, none without an arm.
 #[test]
 fn one_callback_per_arm() {
     let queue = CompletionQueue::new(8);
@@ -89,7 +89,7 @@ fn one_callback_per_arm() {
     assert_eq!(queue.take_due(), None, "not armed again");
 }
 
-// NDK-CQ-3: a callback that is due waits for the one that runs.
+// NDK-CQ-3: a due callback waits until the running one has returned.
 #[test]
 fn callbacks_are_serialized() {
     let queue = CompletionQueue::new(8);
@@ -98,12 +98,12 @@ fn callbacks_are_serialized() {
     assert!(queue.take_due().is_some());
     queue.arm(Arm::Next);
     queue.push(entry(WcStatus::Success), false).unwrap();
-    assert_eq!(queue.take_due(), None, "the first one runs");
+    assert_eq!(queue.take_due(), None, "the first callback is running");
     queue.callback_returned();
     assert!(queue.take_due().is_some());
 }
 
-// NDK-CQ-11: what came between the last short poll and the arm satisfies it; what was polled does not.
+// NDK-CQ-11: a completion between the last short poll and the arm satisfies the arm; a polled one does not.
 #[test]
 fn polled_entries_do_not_satisfy_an_arm() {
     let queue = CompletionQueue::new(8);
@@ -116,27 +116,27 @@ fn polled_entries_do_not_satisfy_an_arm() {
     assert!(queue.take_due().is_some());
 }
 
-// NDK-CQ-13, -15, -18: entry number depth + 1 fails the queue, once; polls return 0 thereafter.
+// NDK-CQ-13, -15, -18: entry number depth + 1 fails the queue, once. Polls return 0 from then on.
 #[test]
 fn overrun() {
     let queue = CompletionQueue::new(2);
     queue.arm(Arm::Failure);
     queue.push(entry(WcStatus::Success), false).unwrap();
     queue.push(entry(WcStatus::Flushed), false).unwrap();
-    assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
+    assert_eq!(queue.take_due(), None, "an error completion is not a CQ error");
     assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
     assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
     queue.callback_returned();
-    assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
+    assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "discarded");
     assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 4]), 0);
     assert_eq!(queue.take_due(), None);
     queue.arm(Arm::Solicited);
     assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)), "at the next arm");
 }
 
-// A consumer that watches for the failure is told of it once, without an arm, and behind one that was satisfied.
+// A watched failure is notified once without an arm, also after a satisfied arm.
 #[test]
-fn a_failure_that_is_watched_is_told_without_an_arm() {
+fn watched_failure_is_notified_without_arm() {
     for is_armed in [false, true] {
         let queue = CompletionQueue::new(1);
         queue.watch_failure();
@@ -149,14 +149,14 @@ fn a_failure_that_is_watched_is_told_without_an_arm() {
         assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
         assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
         queue.callback_returned();
-        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "discarded");
         assert_eq!(queue.take_due(), None);
     }
 }
 
-// A batch of completions is polled in order, satisfies an arm once, and fails the queue where it overruns.
+// A batch is polled in order and satisfies an arm once. The queue fails at the entry that overruns it.
 #[test]
-fn completions_come_in_batches() {
+fn batch_is_polled_in_order() {
     let queue = CompletionQueue::new(4);
     let batch = |contexts: core::ops::Range<u64>| {
         contexts.map(|context| Completion { context, ..entry(WcStatus::Success) })
@@ -166,11 +166,11 @@ fn completions_come_in_batches() {
     assert!(queue.take_due().is_some());
     queue.arm(Arm::Next);
     assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, ..Pushed::default() });
-    assert_eq!(queue.take_due(), None, "the first one runs");
+    assert_eq!(queue.take_due(), None, "the first callback is running");
     queue.callback_returned();
     assert!(queue.take_due().is_some());
     queue.callback_returned();
-    // It was the third that was notified of: the fourth is new (NDK-CQ-4).
+    // The notification covered the third entry: the fourth is new (NDK-CQ-4).
     queue.arm(Arm::Next);
     assert!(queue.take_due().is_some());
     queue.callback_returned();
@@ -179,10 +179,10 @@ fn completions_come_in_batches() {
     assert_eq!(results.map(|result| result.context), [0, 1, 2]);
     assert_eq!(queue.push_all(batch(4..9)), Pushed { overrun: true, ..Pushed::default() });
     assert_eq!(queue.poll(&mut results), 0);
-    assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
+    assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "discarded");
 }
 
-// What is left of a queue from which a queue pair's completions were taken is as new, and as solicited, as before.
+// After the removal of a queue pair's completions, the remaining ones are as new and as solicited as before.
 #[test]
 fn completions_of_a_queue_pair_are_removed() {
     let [gone, stays] = [QpId::new(1, 0), QpId::new(2, 0)];
@@ -214,36 +214,36 @@ fn completions_of_a_queue_pair_are_removed() {
     }
 }
 
-/// Where another thread is in the same list.
+/// Position of a thread in the list that both threads traverse.
 #[derive(Default)]
 struct Position(AtomicUsize);
 
 impl Position {
-    /// Looks at the other thread before giving up: it may have no processor.
-    const LOOKS: usize = 100;
-    /// Places passed alone before it is waited for again.
-    const ALONE: usize = 16;
+    /// Polls of the other thread's position before giving up: that thread may not be scheduled.
+    const POLLS_MAX: usize = 100;
+    /// Positions passed alone before the next wait.
+    const UNSYNCHRONIZED_MAX: usize = 16;
 
-    /// Says that this thread is at `own`, and waits for the other to come there; not for long.
+    /// Publishes position `own`, and waits a bounded time for the other thread to reach it.
     fn meet(&self, own: usize, other: &Self, alone: &mut usize) {
         self.0.store(own + 1, Ordering::Release);
         if *alone > 0 {
             *alone -= 1;
             return;
         }
-        for _ in 0..Self::LOOKS {
+        for _ in 0..Self::POLLS_MAX {
             if other.0.load(Ordering::Acquire) > own {
                 return;
             }
             core::hint::spin_loop();
         }
-        *alone = Self::ALONE;
+        *alone = Self::UNSYNCHRONIZED_MAX;
     }
 }
 
-// NDK-CQ-2, -11: an arm on one thread and a completion on another, at once: one notification, whoever is first. Both
-// threads go along a row of queues side by side and wait for each other at its end, so a thread that gets no processor
-// is not waited for at each queue.
+// NDK-CQ-2, -11: an arm on one thread concurrent with a completion on another gives one notification. Both threads
+// traverse a row of queues in step, and wait for each other at its end. A thread that is not scheduled is not waited
+// for at each queue.
 #[test]
 fn arms_race_with_completions() {
     const QUEUES: usize = 1000;
@@ -253,12 +253,12 @@ fn arms_race_with_completions() {
     let places = [Position::default(), Position::default()];
     let pass = |own: usize, act: &dyn Fn(&CompletionQueue)| {
         let mut alone = 0;
-        for (number, (queue, told)) in row.iter().enumerate() {
+        for (number, (queue, notified)) in row.iter().enumerate() {
             places[own].meet(number, &places[1 - own], &mut alone);
             act(queue);
             if let Some(outcome) = queue.take_due() {
                 assert_eq!(outcome, Ok(()));
-                told.fetch_add(1, Ordering::Relaxed);
+                notified.fetch_add(1, Ordering::Relaxed);
                 queue.callback_returned();
             }
         }
@@ -277,8 +277,8 @@ fn arms_race_with_completions() {
         });
         for round in 0..ROUNDS {
             pass(0, &arm);
-            for (queue, told) in &row {
-                assert_eq!(told.load(Ordering::Relaxed), round + 1);
+            for (queue, notified) in &row {
+                assert_eq!(notified.load(Ordering::Relaxed), round + 1);
                 assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
             }
             places.iter().for_each(|place| place.0.store(0, Ordering::Relaxed));
@@ -287,10 +287,10 @@ fn arms_race_with_completions() {
     });
 }
 
-// NDK-MOD-2, -3, -5: a satisfied arm is told when enough completions have come, or when its time is over, and they
-// can be polled meanwhile. Two arms are one as long as it is held back.
+// NDK-MOD-2, -3, -5: a satisfied arm is notified when the count is reached or its interval has expired. The completions
+// can be polled meanwhile. Two arms merge while the notification is held.
 #[test]
-fn moderation_holds_notifications_back() {
+fn moderated_notifications_are_held() {
     let interval = Duration::from_micros(50);
     let moderated = |interval, count| {
         let queue = CompletionQueue::new(16);
@@ -303,17 +303,17 @@ fn moderation_holds_notifications_back() {
     push(&queue);
     assert_eq!(queue.begin_hold(), Some((1, interval)));
     assert_eq!(queue.begin_hold(), None, "once");
-    assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed)]), 1, "it is there");
+    assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed)]), 1, "the entry can be polled");
     push(&queue);
-    assert_eq!(queue.arm(Arm::Next), Pushed::default(), "it is held already");
+    assert_eq!(queue.arm(Arm::Next), Pushed::default(), "already held");
     assert_eq!(queue.take_due(), None);
     push(&queue);
     assert_eq!(queue.take_due(), Some(Ok(())), "the third");
     queue.callback_returned();
     queue.end_hold(1);
-    assert_eq!(queue.take_due(), None, "its time is nothing to the next arm");
+    assert_eq!(queue.take_due(), None, "an old hold does not end the next one");
 
-    // What has come before the arm counts. The time ends what the count does not.
+    // Completions before the arm are counted. The interval ends a hold whose count is not reached.
     push(&queue);
     assert!(queue.arm(Arm::Next).is_hold_new);
     let (hold, _) = queue.begin_hold().unwrap();
@@ -325,14 +325,14 @@ fn moderation_holds_notifications_back() {
 
     let queue = moderated(None, Some(2));
     push(&queue);
-    assert_eq!(queue.begin_hold(), None, "no time ends it");
+    assert_eq!(queue.begin_hold(), None, "there is no interval");
     assert_eq!(queue.take_due(), None);
     push(&queue);
     assert_eq!(queue.take_due(), Some(Ok(())));
     let queue = moderated(Some(interval), None);
     (0..10).for_each(|_| push(&queue));
     assert_eq!(queue.take_due(), None);
-    // A failure is told at once, and so is everything without moderation.
+    // Failures are notified at once, and so are arms without moderation.
     assert!(queue.push_all((0..7).map(|_| entry(WcStatus::Success))).overrun);
     assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
     let queue = moderated(Some(interval), None);
@@ -341,9 +341,9 @@ fn moderation_holds_notifications_back() {
     assert_eq!(queue.take_due(), Some(Ok(())));
 }
 
-// NDK-CQ-14: a queue whose device is gone tells each arm, and what was flushed can be polled.
+// NDK-CQ-14: after the loss of the device each arm reports it, and flushed completions can be polled.
 #[test]
-fn loss_of_the_device() {
+fn lost_device_is_reported_to_each_arm() {
     let queue = CompletionQueue::new(2);
     queue.arm(Arm::Failure);
     queue.lose_device();

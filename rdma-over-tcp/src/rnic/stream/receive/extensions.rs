@@ -1,8 +1,8 @@
-//! Messages of RFC 7306: immediate data, atomics of the peer, responses to our own.
+//! Messages of RFC 7306: immediate data, atomics of the peer, responses to local atomics.
 //!
-//! None of them is expected on a queue pair that does without them ([`Config::rfc7306`](crate::rnic::Config::rfc7306)).
+//! They are unexpected on a queue pair that does not support them ([`Config::rfc7306`](crate::rnic::Config::rfc7306)).
 
-use super::{Fault, Handled, Receiver, complete_receive};
+use super::{Handled, Receiver, UlpduError, complete_receive};
 use crate::{
     ddp::{HeaderCopy, Segment, UntaggedSegment},
     error::WireError,
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Returns whether the queue pair uses RFC 7306.
+/// Checks that the queue pair supports RFC 7306.
 fn expected(objects: &Objects, id: QpId) -> Result<(), WireError> {
     match objects.qps.get(id) {
         Some(qp) if !qp.rfc7306 => Err(WireError::OperationUnexpectedOpcode),
@@ -32,8 +32,8 @@ fn expected(objects: &Objects, id: QpId) -> Result<(), WireError> {
 }
 
 impl Receiver {
-    /// The number of an error in a ULPDU. On a queue pair that does without RFC 7306, a message of it is nothing but an
-    /// unexpected opcode, whatever else is wrong with it.
+    /// Returns the number of an error in a ULPDU. On a queue pair without RFC 7306, its messages are an unexpected
+    /// opcode, regardless of other errors in them.
     #[cold]
     pub(super) fn refusal(
         objects: &Objects,
@@ -50,7 +50,7 @@ impl Receiver {
         .unwrap_or_else(|| error.wire())
     }
 
-    /// Handles a message of RFC 7306.
+    /// Processes a message of RFC 7306.
     #[cold]
     pub(super) fn extension(
         &mut self,
@@ -59,7 +59,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         (segment, opcode, payload): (&UntaggedSegment, Opcode, &[u8]),
         header: Option<HeaderCopy>,
-    ) -> (Result<(), Fault>, Handled) {
+    ) -> (Result<(), UlpduError>, Handled) {
         if let Err(error) = expected(objects, id) {
             return (Err(error.into()), Handled::Placed);
         }
@@ -70,7 +70,7 @@ impl Receiver {
             Ok(Extension::AtomicRequest(request)) => {
                 let atomic = InboundAtomic { header, request };
                 let taken = self.atomic_request(objects, id, transmitter, segment, atomic);
-                (taken.map_err(Fault::from), Handled::MaySend)
+                (taken.map_err(UlpduError::from), Handled::MaySend)
             }
             Ok(Extension::AtomicResponse(response)) => {
                 let placed = self.atomic_response(objects, id, transmitter, segment, response);
@@ -80,7 +80,7 @@ impl Receiver {
         }
     }
 
-    /// Immediate data takes a receive, as a Send does, and nothing is placed there (EXT-6.3-1).
+    /// Processes immediate data, which consumes a receive like a Send, and places no data (EXT-6.3-1).
     fn immediate(
         &mut self,
         objects: &mut Objects,
@@ -88,16 +88,17 @@ impl Receiver {
         segment: &UntaggedSegment,
         solicited: bool,
         data: [u8; IMMEDIATE_OCTETS],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let octets = IMMEDIATE_OCTETS as u32;
-        // A receive of any length will do.
+        // A receive of any length is sufficient.
         let capacity = objects.take_receive(id).map(|_| octets);
         self.sends.accept(segment, IMMEDIATE_OCTETS, capacity).map_err(|error| error.wire())?;
         complete_receive(objects, id, 0, Arrival::Immediate(data), solicited);
         Ok(())
     }
 
-    /// An atomic of the peer. It is carried out when its response has its turn, as the memory of a Read is read then.
+    /// Processes an atomic of the peer. It is executed when its response is due, as the memory of a Read is read at
+    /// that time.
     fn atomic_request(
         &mut self,
         objects: &Objects,
@@ -113,7 +114,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The response to the oldest request, which is an atomic.
+    /// Processes the response to the oldest request, which is an atomic.
     fn atomic_response(
         &mut self,
         objects: &mut Objects,
@@ -121,7 +122,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         segment: &UntaggedSegment,
         AtomicResponse { identifier, original }: AtomicResponse,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let oldest = transmitter.outstanding.front();
         let awaited = oldest.and_then(|oldest| match oldest.response {
             Response::Atomic(identifier) => Some((identifier, oldest.serial?)),
@@ -135,7 +136,7 @@ impl Receiver {
             .accept(segment, octets, Some(octets as u32))
             .map_err(|error| error.wire())?;
         if identifier != expected {
-            // RFC 7306 has no code for it.
+            // RFC 7306 has no code for this.
             return Err(WireError::OperationStreamCatastrophic.into());
         }
         transmitter.outstanding.pop_front();
@@ -153,7 +154,7 @@ impl Receiver {
         if let Some(request) = qp.sends.get_mut(serial) {
             let status = match granted {
                 Some(_) => WcStatus::Success,
-                // The sink was deregistered under the atomic.
+                // The sink was deregistered during the atomic.
                 None => WcStatus::LocalProtection,
             };
             request.progress = Progress::Done(status);

@@ -1,64 +1,64 @@
-//! FPDUs of a list: their headers, and their payload, copied or lent.
+//! FPDUs of a list: headers, and copied or lent payload.
 
 use offload_engine::memory::{Piece, Span};
 
-use super::{Source, Train, Transmitter};
+use super::{ListBuilder, OutboundMessage, Transmitter};
 use crate::{
     mpa::GatherList,
     rdmap::ReadRequest,
     rnic::{
         memory::{region::Regions, registration::Access},
         queues::qp::Qp,
-        stream::{failure::Failure, inbound_read::InboundRead, sizes, sizes::Limits},
+        stream::{failure::Failure, inbound_read::InboundRead, sizes, sizes::ListLimits},
         transport::LlpStream,
     },
 };
 
-/// Bytes of a piece of lent payload up to which it is copied after all.
+/// Maximum size in bytes of a piece of lent payload that is copied instead.
 const COPIED_PIECE_MAX: usize = 2048;
 
 impl Transmitter {
-    /// Returns whether all of a message of so many octets goes into one FPDU of the list as it is.
+    /// Returns true if a message of `octets` fits in one FPDU of the current list.
     pub(super) fn fits(
         &self,
-        limits: Limits,
-        train: &Train<impl GatherList>,
-        source: &Source,
+        limits: ListLimits,
+        builder: &ListBuilder<impl GatherList>,
+        source: &OutboundMessage,
         octets: u32,
     ) -> bool {
         let message = (source.header_octets(), octets as usize);
-        sizes::fits(self.size, self.markers, limits, train.octets, message)
+        sizes::fits(self.size, self.markers, limits, builder.octets, message)
     }
 
     /// Adds an FPDU without payload.
     pub(super) fn push_header(
         &mut self,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
         header: &[u8],
     ) {
-        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.list);
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
+        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut builder.list);
+        builder.octets += fpdu.finish();
+        builder.fpdus += 1;
     }
 
-    /// Adds a message of one FPDU, whose payload is copied.
+    /// Adds a message of one FPDU with copied payload.
     pub(super) fn push_whole(
         &mut self,
-        train: &mut Train<impl GatherList<Payload = Span>>,
-        source: &Source,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
+        source: &OutboundMessage,
         payload: &[Piece<'_>],
     ) {
         let octets = payload.iter().map(Piece::len).sum();
         let header = source.header(0, true);
         let Self { encoder, slab, .. } = self;
-        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.list);
+        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut builder.list);
         payload.iter().for_each(|piece| fpdu.copy_from(*piece));
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
+        builder.octets += fpdu.finish();
+        builder.fpdus += 1;
     }
 
-    /// Adds an FPDU of a Read Response: `octets` from `offset` of its source on. The rights are checked again for each:
-    /// they may have been revoked since the request came.
+    /// Adds an FPDU of a Read Response: `octets` of its source from `offset` on. The rights are checked for each FPDU,
+    /// because they may have been revoked since the request arrived.
     pub(super) fn push_response(
         &mut self,
         qp: &Qp,
@@ -66,14 +66,14 @@ impl Transmitter {
         read: InboundRead,
         header: &[u8],
         (offset, octets): (u32, u32),
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<(), Failure> {
         if octets == 0 {
-            self.push_header(train, header);
+            self.push_header(builder, header);
             return Ok(());
         }
         let ReadRequest { source_stag, source_offset, .. } = read.request;
-        // The request was checked as a whole: the sum does not wrap.
+        // The request was checked as a whole, so the sum does not wrap.
         let address = source_offset.0.wrapping_add(u64::from(offset));
         let region = &mut self.response_region;
         let granted = regions
@@ -81,17 +81,17 @@ impl Transmitter {
             .map_err(|error| read.failed(error.request(), offset))?;
         let Self { encoder, slab, .. } = self;
         let octets = octets as usize;
-        let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);
+        let mut fpdu = encoder.begin(header, octets, octets, slab, &mut builder.list);
         granted.each_piece(|piece| fpdu.copy_from(piece));
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
+        builder.octets += fpdu.finish();
+        builder.fpdus += 1;
         Ok(())
     }
 
-    /// Adds an FPDU of `header` and the payload cut.
+    /// Adds an FPDU of `header` and the payload in `cut`.
     pub(super) fn push_cut(
         &mut self,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
         header: &[u8],
         is_copied: bool,
     ) {
@@ -99,26 +99,26 @@ impl Transmitter {
         let copies = |span: &Span| is_copied || span.len() <= COPIED_PIECE_MAX;
         let octets = cut.iter().map(Span::len).sum();
         let copied_octets = cut.iter().filter(|span| copies(span)).map(Span::len).sum();
-        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.list);
+        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut builder.list);
         for span in cut.drain(..) {
             match copies(&span) {
                 true => fpdu.copy_from(span.piece()),
                 false => fpdu.lend(span),
             }
         }
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
+        builder.octets += fpdu.finish();
+        builder.fpdus += 1;
     }
 
-    /// Hands a list to the transport.
+    /// Passes a list to the transport.
     pub(super) fn post<T: LlpStream>(
         &mut self,
         io: &mut T,
         serial: u64,
-        mut train: Train<T::List>,
+        mut builder: ListBuilder<T::List>,
     ) {
-        self.slab.flush(&mut train.list);
+        self.slab.flush(&mut builder.list);
         self.has_sent = true;
-        io.send(serial, train.list);
+        io.send(serial, builder.list);
     }
 }

@@ -1,8 +1,11 @@
-//! Beginning of a message: which request or response is next, its header, and its memory.
+//! Start of a message: selection of the next request or response, its header, and its memory.
 
 use offload_engine::memory::{Piece, Span};
 
-use super::{Message, Outstanding, Response, Started, Train, Transmitter, sent, source::Source};
+use super::{
+    ListBuilder, Message, Outstanding, Response, Started, Transmitter, sent,
+    source::OutboundMessage,
+};
 use crate::{
     ddp::{Stag, TaggedOffset},
     error::WireError,
@@ -19,17 +22,17 @@ use crate::{
             wr::{Remote, Sge, WqeKind, WrFlags},
         },
         status::WcStatus,
-        stream::{failure::Failure, inbound_read::InboundRequest, sizes::Limits},
+        stream::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits},
     },
 };
 
-/// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
+/// Maximum number of memory pieces for a direct copy after the header. A message with more pieces takes the slow path.
 const PIECES_MAX: usize = 4;
 
-/// The memory of a message, to be copied.
+/// RequestMemory pieces of a message to copy.
 struct Pieces<'a> {
     pieces: [Piece<'a>; PIECES_MAX],
-    /// Count of pieces; those beyond [`PIECES_MAX`] are missing.
+    /// Count of pieces. Those beyond [`PIECES_MAX`] are not stored.
     count: usize,
 }
 
@@ -45,47 +48,47 @@ impl<'a> Pieces<'a> {
         self.count += 1;
     }
 
-    /// All of them, if they are few enough.
+    /// Returns all pieces, if there are at most [`PIECES_MAX`].
     fn all(&self) -> Option<&[Piece<'a>]> {
         self.pieces.get(..self.count)
     }
 }
 
-/// The next request of a send queue.
+/// Next request of a send queue.
 enum Next {
-    /// None, or it has to wait.
+    /// There is none, or it has to wait.
     None,
-    /// It sends nothing, and was carried out.
+    /// A local operation that was executed.
     Done,
-    /// It is sent as a message.
-    Message(Source, Memory),
+    /// A request to send as a message.
+    Message(OutboundMessage, RequestMemory),
 }
 
-/// The memory of a request.
-struct Memory {
+/// RequestMemory of a request.
+struct RequestMemory {
     /// Serial of the request.
     serial: u64,
-    /// Octets.
+    /// Length in octets.
     length: u32,
-    /// Its data was captured when it was posted.
+    /// True if its data was captured by the post.
     is_captured: bool,
-    /// Its only entry.
+    /// Its entry, if there is exactly one.
     single: Option<Sge>,
 }
 
 impl Transmitter {
-    /// Begins the next message.
+    /// Starts the next message.
     #[inline]
     pub(super) fn start_message(
         &mut self,
         qp: &mut Qp,
         regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        limits: ListLimits,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
         if self.responses.is_empty() || self.was_response {
             self.was_response = false;
-            let started = self.start_request(qp, regions, limits, train)?;
+            let started = self.start_request(qp, regions, limits, builder)?;
             if started != Started::Nothing {
                 return Ok(started);
             }
@@ -93,13 +96,13 @@ impl Transmitter {
         let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
         self.was_response = true;
         let (source, octets) = match request {
-            InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
-            // EXT-5.4-1: carried out now, behind the response before.
+            InboundRequest::Read(read) => (OutboundMessage::Response(read), read.request.octets),
+            // EXT-5.4-1: executed now, after the previous response.
             InboundRequest::Atomic(atomic) => {
                 let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.next();
-                (Source::AtomicResponse { msn, response }, 0)
+                (OutboundMessage::AtomicResponse { msn, response }, 0)
             }
         };
         let segmenter = Segmenter::new(octets);
@@ -107,14 +110,14 @@ impl Transmitter {
         Ok(Started::Begun)
     }
 
-    /// Begins the next request of the consumer. Local operations are carried out on the way.
+    /// Starts the next request of the consumer. Local operations before it are executed.
     #[inline]
     fn start_request(
         &mut self,
         qp: &mut Qp,
         regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        limits: ListLimits,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
         let (source, memory) = loop {
             match self.next_request(qp, regions)? {
@@ -125,8 +128,8 @@ impl Transmitter {
         };
         let octets = if source.awaits_response() { 0 } else { memory.length };
         let is_copied = octets <= self.copied_max || memory.is_captured;
-        let is_whole = is_copied && self.fits(limits, train, &source, octets);
-        let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), train)?;
+        let is_whole = is_copied && self.fits(limits, builder, &source, octets);
+        let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), builder)?;
         if is_copied && !memory.is_captured {
             qp.stats.copied_aside_bytes += u64::from(octets);
         }
@@ -140,18 +143,18 @@ impl Transmitter {
         Ok(Started::Begun)
     }
 
-    /// Finds the next request, and the header of its message.
+    /// Selects the next request, and creates the header of its message.
     #[inline]
     fn next_request(&mut self, qp: &mut Qp, regions: &mut Regions) -> Result<Next, Failure> {
         let serial = qp.sends.next_serial();
         let read_limit = qp.read_limit as usize;
         let Some(request) = qp.sends.next_mut() else { return Ok(Next::None) };
-        // It was posted behind a disconnect.
+        // The request was posted after a disconnect.
         if let done @ Progress::Done(_) = request.progress {
             qp.sends.advance(done);
             return Ok(Next::Done);
         }
-        // NDK-FEN-1. Only reads before this one can be outstanding.
+        // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
         if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
             return Ok(Next::None);
         }
@@ -182,10 +185,10 @@ impl Transmitter {
                 };
                 request.msn = self.send_msn.0;
                 qp.stats.sends += 1;
-                Source::Send { kind, msn: self.send_msn }
+                OutboundMessage::Send { kind, msn: self.send_msn }
             }
             WqeKind::Write { to: Remote { stag, offset } } => {
-                let source = Source::Write { stag: *stag, offset: *offset };
+                let source = OutboundMessage::Write { stag: *stag, offset: *offset };
                 qp.stats.writes += 1;
                 source
             }
@@ -204,7 +207,7 @@ impl Transmitter {
                 };
                 request.msn = self.read_msn.0;
                 qp.stats.reads += 1;
-                Source::Read { msn: self.read_msn, request: request_header }
+                OutboundMessage::Read { msn: self.read_msn, request: request_header }
             }
             WqeKind::Atomic { target: Remote { stag, offset }, .. } => {
                 let (stag, offset, msn) = (*stag, *offset, self.read_msn);
@@ -214,30 +217,30 @@ impl Transmitter {
                 };
                 qp.stats.atomics += 1;
                 let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
-                Source::Atomic { msn, request }
+                OutboundMessage::Atomic { msn, request }
             }
             WqeKind::Immediate { data } => {
                 let (msn, data) = (self.send_msn, *data);
                 request.msn = msn.0;
                 qp.stats.immediates += 1;
-                Source::Immediate { msn, data, solicited }
+                OutboundMessage::Immediate { msn, data, solicited }
             }
         };
-        Ok(Next::Message(source, Memory { serial, length, is_captured, single }))
+        Ok(Next::Message(source, RequestMemory { serial, length, is_captured, single }))
     }
 
-    /// Checks a request's memory (NDK-MEM-17) and takes its payload: into the list, if `is_whole` and of few pieces,
-    /// else to be cut. Returns true if all of the message is in the list.
+    /// Checks a request's memory (NDK-MEM-17) and takes its payload. The payload is added to the list if `is_whole` and
+    /// it has few pieces; otherwise it is queued for segmentation. Returns true if all of the message is in the list.
     #[inline]
     fn take_memory(
         &mut self,
         qp: &mut Qp,
         regions: &Regions,
-        memory: &Memory,
-        (source, is_whole): (&Source, bool),
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        memory: &RequestMemory,
+        (source, is_whole): (&OutboundMessage, bool),
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<bool, Failure> {
-        let &Memory { serial, length: _, is_captured, single } = memory;
+        let &RequestMemory { serial, length: _, is_captured, single } = memory;
         let mut pieces = Pieces::new();
         let region = &mut self.source_region;
         let is_accessible = if source.awaits_response() {
@@ -269,7 +272,7 @@ impl Transmitter {
             return Ok(false);
         }
         if let Some(all) = pieces.all() {
-            self.push_whole(train, source, all);
+            self.push_whole(builder, source, all);
             return Ok(true);
         }
         let Self { payload, source_region: region, .. } = self;
@@ -279,25 +282,27 @@ impl Transmitter {
         Ok(false)
     }
 
-    /// Gives a message its number, and has it await its response.
+    /// Assigns the next message number, and registers the expected response.
     #[inline]
-    fn number(&mut self, serial: u64, source: &Source) {
+    fn number(&mut self, serial: u64, source: &OutboundMessage) {
         let response = match *source {
-            Source::Write { .. } | Source::Response(_) | Source::AtomicResponse { .. } => return,
-            Source::Send { .. } | Source::Immediate { .. } => {
+            OutboundMessage::Write { .. }
+            | OutboundMessage::Response(_)
+            | OutboundMessage::AtomicResponse { .. } => return,
+            OutboundMessage::Send { .. } | OutboundMessage::Immediate { .. } => {
                 self.send_msn = self.send_msn.next();
                 return;
             }
-            Source::Read { request, .. } => Response::Read(PendingRead::new(&request)),
-            Source::Atomic { request, .. } => Response::Atomic(request.identifier),
+            OutboundMessage::Read { request, .. } => Response::Read(PendingRead::new(&request)),
+            OutboundMessage::Atomic { request, .. } => Response::Atomic(request.identifier),
         };
         self.outstanding.push_back(Outstanding { serial: Some(serial), response });
         self.read_msn = self.read_msn.next();
     }
 }
 
-/// Checks the memory of request `serial`, which may have a `single` entry, and shows it piece by piece; `region` is the
-/// one to look at first. Returns whether all of it may be used so.
+/// Checks the memory of request `serial`, which may have a `single` entry, and calls `take` with each entry. `region`
+/// is looked up first. Returns true if all of the memory is accessible.
 #[inline]
 fn visit<'a>(
     region: &mut Option<Owner>,
@@ -317,7 +322,7 @@ fn visit<'a>(
     }
 }
 
-/// [`visit`] of an entry.
+/// As [`visit`], for one entry.
 #[inline(always)]
 fn visit_entry<'a>(
     region: &mut Option<Owner>,
@@ -332,7 +337,7 @@ fn visit_entry<'a>(
         || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
 }
 
-/// A request that sends nothing has been carried out.
+/// Completes a local operation that was executed.
 fn finish_local(qp: &mut Qp, ok: bool) -> Result<Next, Failure> {
     let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
     qp.sends.advance(Progress::Done(status));

@@ -1,4 +1,4 @@
-//! Messages: what each carries besides payload, and the header of each of its FPDUs.
+//! Message sources: data of a message besides payload, and the header of each of its FPDUs.
 
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
@@ -11,9 +11,9 @@ use crate::{
     rnic::stream::inbound_read::InboundRead,
 };
 
-/// Header of a message, and its numbers.
+/// Header fields of a message, with its numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
+pub(super) enum OutboundMessage {
     Send { kind: SendKind, msn: Msn },
     Write { stag: Stag, offset: TaggedOffset },
     Read { msn: Msn, request: ReadRequest },
@@ -23,12 +23,12 @@ pub(super) enum Source {
     Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
 }
 
-impl Source {
+impl OutboundMessage {
     pub(super) const fn is_request(&self) -> bool {
         !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
     }
 
-    /// A request that the peer answers.
+    /// Returns true if the peer answers the request.
     pub(super) const fn awaits_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }

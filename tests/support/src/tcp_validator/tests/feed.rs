@@ -1,10 +1,10 @@
-//! A capture as the source of frames.
+//! Capture as the source of frames.
 
 use super::*;
 
-// Bytes of a capture, however they are cut, are the frames.
+// Frames are parsed independent of the boundaries of the writes.
 #[test]
-fn a_capture_feeds_the_monitor() {
+fn capture_is_parsed_at_any_write_size() {
     use std::io::Write as _;
     use std::sync::{Arc, Mutex};
 
@@ -41,7 +41,7 @@ fn packet_block(time_ns: u64, way: Way, frame: &[u8]) -> Vec<u8> {
     let mut body: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     body.extend_from_slice(frame);
     body.resize(body.len().next_multiple_of(4), 0);
-    // A comment, the direction, the end.
+    // A comment, the direction, the end of options.
     body.extend_from_slice(&[1, 0, 5, 0, b'h', b'e', b'l', b'l', b'o', 0, 0, 0]);
     let direction = if way == Way::Received { 1 } else { 2 };
     body.extend_from_slice(&[2, 0, 4, 0, direction, 0, 0, 0, 0, 0, 0, 0]);

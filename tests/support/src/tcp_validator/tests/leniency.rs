@@ -1,15 +1,15 @@
-//! What the monitor lets pass and a strict reading would not, each beside its near miss.
+//! Behavior that the monitor accepts and a strict reading would not, each with a similar violation.
 
 use super::*;
 
-/// smoltcp, if `like_smoltcp`.
+/// Opens a trace, with smoltcp's echoes if `like_smoltcp`.
 fn open(offer: Offer, like_smoltcp: bool) -> Trace {
     let mut trace = Trace::open(offer);
     trace.monitor.rules.like_smoltcp = like_smoltcp;
     trace
 }
 
-/// The last segment violates `clause`, and no other violates anything; `None`: nothing is violated.
+/// Asserts that the last segment violates `clause` and no other violates anything; `None`: no violation.
 #[track_caller]
 fn expect(trace: &Trace, clause: Option<Clause>) {
     let violations = trace.monitor.violations();
@@ -17,9 +17,9 @@ fn expect(trace: &Trace, clause: Option<Clause>) {
     assert!(violations.iter().all(|violation| violation.time_ns == trace.now_ms * MS));
 }
 
-// A FIN needs no room, a byte does; behind a byte that has probed the window there is none for either.
+// A FIN needs no window, a byte does; after a byte that has probed the window, neither is allowed.
 #[test]
-fn a_fin_needs_no_room() {
+fn fin_needs_no_window() {
     for (probes, seq, payload, clause) in [
         (false, 2001, &b""[..], None),
         (false, 2001, b"x", Some(Clause::PeerWindow)),
@@ -29,7 +29,7 @@ fn a_fin_needs_no_room() {
         trace.sent(ours("", 1, 1, &[7; 1400]));
         trace.sent(ours("", 1401, 1, &[7; 600]));
         if probes {
-            trace.heard(Forged { window: 0, ..theirs("", 1, 2001, &[]) });
+            trace.received(Forged { window: 0, ..theirs("", 1, 2001, &[]) });
             trace.sent(ours("", 2001, 1, &[7]));
         }
         trace.sent(ours("F", seq, 1, payload));
@@ -37,9 +37,9 @@ fn a_fin_needs_no_room() {
     }
 }
 
-// RFC 5961 §5.2: a segment whose acknowledgement is old may be dropped whole, with its mark.
+// RFC 5961 §5.2: a segment with an old acknowledgment may be dropped as a whole, with its mark.
 #[test]
-fn a_mark_with_an_old_acknowledgement_may_be_dropped() {
+fn mark_with_old_acknowledgement_may_be_dropped() {
     for (ack, echo, clause) in [
         (100, "", None),
         (100, "E", None),
@@ -49,53 +49,54 @@ fn a_mark_with_an_old_acknowledgement_may_be_dropped() {
     ] {
         let mut trace = open(ALL, false);
         trace.sent(ours("", 1, 1, &[7; 200]));
-        trace.heard(theirs("", 1, 101, &[]));
+        trace.received(theirs("", 1, 101, &[]));
         let ecn = IpEcn::CongestionExperienced;
-        trace.heard(Forged { ecn, ..theirs("", 1, ack, b"a") });
+        trace.received(Forged { ecn, ..theirs("", 1, ack, b"a") });
         trace.sent(ours(echo, 201, 2, &[]));
         expect(&trace, clause);
     }
 }
 
-// RFC 3168 §6.1.3, and frames of one moment may be read in another order: CWR last leaves nothing to echo.
+// RFC 3168 §6.1.3, and frames of one instant may be processed in another order: if CWR is last, there is
+// nothing to echo.
 #[test]
-fn a_mark_and_cwr_of_one_moment() {
+fn mark_and_cwr_of_one_instant_may_be_reordered() {
     let ecn = IpEcn::CongestionExperienced;
     for (at_once, echo, clause) in
         [(true, "", None), (true, "E", None), (false, "E", None), (false, "", Some(Clause::Ecn))]
     {
         let mut trace = open(ALL, false);
-        trace.heard(theirs("W", 1, 1, b"a"));
+        trace.received(theirs("W", 1, 1, b"a"));
         trace.now_ms += u64::from(!at_once);
-        trace.heard_at_once(Forged { ecn, ..theirs("", 2, 1, b"b") });
+        trace.received_at_once(Forged { ecn, ..theirs("", 2, 1, b"b") });
         trace.sent(ours(echo, 1, 3, &[]));
         expect(&trace, clause);
     }
-    // A mark of the next moment is owed, whatever there was at this one.
+    // A mark of the next instant requires an echo, regardless of this one.
     let mut trace = open(ALL, false);
-    trace.heard(theirs("W", 1, 1, b"a"));
-    trace.heard_at_once(Forged { ecn, ..theirs("", 2, 1, b"b") });
-    trace.heard(Forged { ecn, ..theirs("", 3, 1, b"c") });
+    trace.received(theirs("W", 1, 1, b"a"));
+    trace.received_at_once(Forged { ecn, ..theirs("", 2, 1, b"b") });
+    trace.received(Forged { ecn, ..theirs("", 3, 1, b"c") });
     trace.sent(ours("", 1, 4, &[]));
     expect(&trace, Some(Clause::Ecn));
 }
 
-// RFC 9293 §3.10.7.4: only data can be old when they are read; a bare acknowledgement counts in any order.
+// RFC 9293 §3.10.7.4: only data can be old when processed; a bare acknowledgment counts in any order.
 #[test]
-fn bare_acknowledgements_bind_in_any_order() {
+fn bare_acknowledgements_are_binding_in_any_order() {
     for (payload, clause) in [(&b"x"[..], None), (b"", Some(Clause::Sequence))] {
         let mut trace = Trace::of(false, false);
         trace.handshake(PLAIN);
         trace.sent(ours("", 1, 1, &[7; 100]));
-        trace.heard(theirs("", 1, 101, payload));
+        trace.received(theirs("", 1, 101, payload));
         trace.sent(ours("", 1, 1 + payload.len() as u32, &[7; 100]));
         expect(&trace, clause);
     }
 }
 
-// RFC 9293 §3.8.4: the byte of a keep-alive probe may be any, and is the last that is acknowledged or may be.
+// RFC 9293 §3.8.4: the byte of a keep-alive probe is arbitrary. It is the last acknowledged byte, or may be.
 #[test]
-fn a_keep_alive_probe_holds_any_byte() {
+fn keep_alive_probe_may_carry_any_byte() {
     for (seq, payload, clause) in [
         (100, &[0][..], None),
         (99, &[0], Some(Clause::Content)),
@@ -104,7 +105,7 @@ fn a_keep_alive_probe_holds_any_byte() {
     ] {
         let mut trace = open(PLAIN, false);
         trace.sent(ours("", 1, 1, &[7; 100]));
-        trace.heard(theirs("", 1, 101, &[]));
+        trace.received(theirs("", 1, 101, &[]));
         trace.sent_at_once(ours("", seq, 1, payload));
         expect(&trace, clause);
     }
