@@ -357,7 +357,7 @@ fn citations_have_one_form() {
 fn every_pitfall_that_code_cites_is_listed() {
     let file = "docs/conformance/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
-    let rows = section(&text, "Pitfalls of the hand-over");
+    let rows = section(&text, "Pitfalls of migration");
     let mut findings = String::new();
     let mut cited = 0;
     for (source, text) in files("rs") {
