@@ -1,7 +1,7 @@
 //! Comparison of docs/libraries/ndkpi.md with the header and the programs: each function has a row, and each row names
 //! an existing test.
 
-const DOCUMENT: &str = include_str!("../../docs/libraries/ndkpi.md");
+const DOCUMENT: &str = include_str!("../../docs/reference/ndkpi.md");
 const HEADER: &str = include_str!("../include/ndkpi.h");
 const PROGRAMS: [&str; 3] =
     [include_str!("opening.c"), include_str!("consumer.c"), include_str!("ends.c")];

@@ -257,7 +257,11 @@ fn the_limits_document_says_what_the_constants_say() {
 /// unit.
 const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/contributing/architecture.md", ARCHITECTURE),
+    ("docs/contributing/data-path.md", DATA_PATH),
+    ("docs/contributing/decisions.md", DECISIONS),
     ("docs/reference/chimney.md", CHIMNEY),
+    ("docs/reference/chimney-windows.md", CHIMNEY_WINDOWS),
+    ("docs/concepts/tcp-offload.md", OFFLOAD),
     ("docs/guide/transports.md", TRANSPORTS),
     ("docs/guide/verbs-tap.md", VERBS_TAP),
     ("docs/libraries/rust.md", RUST),
@@ -313,19 +317,25 @@ const JSON: &[&str] = &[
 
 const ARCHITECTURE: &[&str] = &[
     "for at most `SHUTDOWN_DRAIN_MAX` ({host_stack::node::SHUTDOWN_DRAIN_MAX})",
-    "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
-     a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
-    "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",
-    "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} vain polls",
+    "Messages of the host, at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX}.",
+    "it ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
+    "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments are sent.",
+    "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} idle polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
-    "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
     "core's lock for {adapter/src/control/mod.rs::LOOK_MAX} of them at a time",
-    "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
-    "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
-    "{rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
+];
+
+const DATA_PATH: &[&str] = &[
+    "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} frames",
+    "the engine cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
+    "except pieces of up to {rdma-over-tcp/src/rnic/stream/transmit/fpdus.rs::COPIED_PIECE_MAX},",
+    "At {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} queued,",
     "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
+];
+
+const DECISIONS: &[&str] = &[
     "Send or Write of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX} is copied aside",
-    "when the peer does not follow in {rnic::Config::terminate_timeout} ",
+    "if the peer does not follow in {rnic::Config::terminate_timeout} ",
     "MTU at least {host_stack::host::MTU_MIN} ",
 ];
 
@@ -336,15 +346,22 @@ const CHIMNEY: &[&str] = &[
     "different source addresses | {OffloadCapabilities::ip_addresses_max} |",
     "besides the interface's | {OffloadCapabilities::hw_addresses_max} |",
     "| `vlans_max` | {OffloadCapabilities::vlans_max} |",
-    "bytes of send data that are brought along | {OffloadCapabilities::transmit_buffer_max} |",
-    "bytes of received data that are brought along | {OffloadCapabilities::receive_buffer_max} |",
+    "bytes of send data at an initiate | {OffloadCapabilities::transmit_buffer_max} |",
+    "bytes of received data at an initiate | {OffloadCapabilities::receive_buffer_max} |",
     "| `path_mtu_max`, bytes | {OffloadCapabilities::path_mtu_max} |",
     "the push timer runs out: {tcp::Config::push_delay} without data",
     "those that have carried {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
-    "was refused, stays | {OffloadRules::rest};",
-    "has heard of the neighbor for {EngineConfig::nce_stale} ",
-    "At most {offload-engine/src/link/batch.rs::LENT_BUFFERS_MAX} buffers are out",
+    "or after a refusal | {OffloadRules::rest};",
+    "neither side has a proof within {EngineConfig::nce_stale} ",
+];
+
+const CHIMNEY_WINDOWS: &[&str] = &[
+    "At most {offload-engine/src/link/batch.rs::LENT_BUFFERS_MAX} buffers are kept",
     "after {offload-engine/src/tcp/delivery.rs::IDLE_ROUNDS_MAX} rounds in which nothing moved",
+];
+
+const OFFLOAD: &[&str] = &[
+    "greater of {tcp::Config::in_flight_min} and {tcp::Config::link_rate} times the smallest round trip",
 ];
 
 const PERF: &[&str] = &[
@@ -369,7 +386,7 @@ const TCP: &[&str] = &[
     "the greater of {tcp::Config::in_flight_min} and {tcp::Config::link_rate} times the smallest round trip",
     "| {tcp::Config::in_flight_min} | of 0.5 to 4 MiB",
     "| {tcp::Config::link_rate} | more than a TAP does",
-    "(up to {EngineConfig::super_segment_max}, cut by the kernel behind the virtio-net header; \
+    "(up to {EngineConfig::super_segment_max}, cut by the kernel after the virtio-net header; \
      up to {offload_engine::engine::BURST_BYTES_MAX}, cut by the engine",
     "| duplicate ACKs that mean a loss | {tcp::Config::duplicate_ack_threshold} |",
     "| at least {tcp::Config::rto_min} beyond SRTT, at most {tcp::Config::rto_max}; \
@@ -424,6 +441,42 @@ fn other_documents_say_what_the_limits_document_says() {
                 Ok(expected) => writeln!(findings, "{file} does not say \"{expected}\"").unwrap(),
                 Err(error) => writeln!(findings, "{sentence}: {error}").unwrap(),
             }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+#[test]
+fn counts_in_documents_match_the_sources() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let entries = |file: &str, name: &str| {
+        let text = read(file);
+        let (_, rest) = text.split_once(&format!("\n{name}! {{\n")).expect(name);
+        let (body, _) = rest.split_once("\n}").expect(name);
+        let words = body.split([' ', '\n', ';']);
+        words.filter(|word| !word.is_empty() && !word.ends_with(':')).count()
+    };
+    let sockets = entries("rdma-over-tcp/src/ndk/tests/sockets.rs", "over_kernel_sockets");
+    let taps = entries("rdma-over-tcp/src/ndk/tests/taps.rs", "on_taps");
+    let faults = read("tests/mutants/mutants.json").matches("\"file\":").count();
+    let cases = read("tests/hostile/cases.txt").lines().count();
+    let ci = read(".ci/run");
+    let (_, fuzzing) = ci.split_once("tests/fuzz/run ").unwrap();
+    let seconds = fuzzing.split_whitespace().next().unwrap();
+    let lines = super::SOURCE_LINES_MAX;
+    let suites = "docs/contributing/testing-suites.md";
+    let expected = [
+        (suites, format!("{sockets} of these tests on kernel sockets too, {taps} on TAPs")),
+        (suites, format!("`mutants.json` has {faults} faults")),
+        (suites, format!("hostile peers: {cases} cases")),
+        ("docs/contributing/testing.md", format!("CI fuzzes for {seconds} seconds.")),
+        ("CONTRIBUTING.md", format!("fails above {lines}.")),
+    ];
+    let mut findings = String::new();
+    for (file, sentence) in expected {
+        let words = read(file).split_whitespace().collect::<Vec<_>>().join(" ");
+        if !words.contains(&sentence) {
+            writeln!(findings, "{file} does not say \"{sentence}\"").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");

@@ -15,7 +15,7 @@ const FAULTS_MIN: [(&str, usize); 5] =
 const NDK_RULES: &str = "docs/conformance/ndk.md";
 /// Minimum number of faults against the rules of each section.
 const NDK_FAULTS_MIN: [(&str, usize); 8] = [
-    ("Objects and their lives", 10),
+    ("Objects and lifetimes", 10),
     ("Threads and management", 5),
     ("Connections", 10),
     ("Work requests", 10),
