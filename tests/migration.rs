@@ -22,7 +22,7 @@ use offload_engine::sync::Mutex;
 use offload_engine::time::Duration;
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, FpduSize, NtStatus, open};
 
-use self::end::{CallbackResults, End, LIMIT, LIMITS, TestNode, hand_over};
+use self::end::{CallbackResults, End, LIMIT, LIMITS, TestNode, move_connections};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
 /// Interval, in migrations, between those that complete a full round of messages; the rest transfer as much as time
@@ -52,7 +52,7 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
     let told = incoming.clone();
     let listener = far.1.create_listener(move |connector| told.lock().push(connector)).unwrap();
     let listening = Arc::new(CallbackResults::default());
-    assert_eq!(listener.listen(server, listening.tells()), NtStatus::PENDING);
+    assert_eq!(listener.listen(server, listening.callback()), NtStatus::PENDING);
     let status = far.0.wait_until(Some(LIMIT), || listening.status.lock().take());
     assert_eq!(status, Ok(NtStatus::SUCCESS));
 
@@ -61,7 +61,7 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
         let passive = scope.spawn(|| {
             let end = End::new(&far.1);
             let connector = end.wait("a request", || incoming.lock().pop());
-            let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
+            let status = connector.accept(&end.qp, LIMITS, &[], None, end.callbacks.callback());
             end.status("accept", status);
             end.run(|_| false)
         });
@@ -81,10 +81,10 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
         works(1);
         for index in 0..count {
             for to in [OffloadState::InHost, OffloadState::Offloaded] {
-                hand_over(&near.0, to);
+                move_connections(&near.0, to);
                 if index % LONG_STAYS == 0 {
                     works(rounds.load(Ordering::Relaxed) + 2);
-                    hand_over(&far.0, to);
+                    move_connections(&far.0, to);
                 }
             }
         }

@@ -4,13 +4,8 @@
  * are defined here with the same sizes: ULONG has 32 bits. SOCKADDR is that of Linux. Additions of this library begin
  * with FlueNdk, at the end: functions that open and close an adapter.
  *
-<<<<<<< HEAD
- * docs/libraries/ndkpi.md has the statuses of each function, the decisions on cases that the interface does not
+ * docs/reference/ndkpi.md has the statuses of each function, the decisions on cases that the interface does not
  * document, and the options to link a program.
-=======
- * docs/reference/ndkpi.md has the statuses of each function, the decisions where the documents are silent, and how a program is
- * linked.
->>>>>>> docs2
  */
 #ifndef FLUE_NDKPI_H
 #define FLUE_NDKPI_H
