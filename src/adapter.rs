@@ -24,7 +24,7 @@ pub use flue_adapter::Transport;
 /// The choice of a transport, for commands that have queue pairs.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct TransportArgs {
-    /// What carries the queue pairs' byte streams; of the node options, kernel has --control, --pcap and --seed
+    /// Transport of the queue pairs; kernel supports --control, --pcap and --seed of the node options
     #[arg(long, value_enum, value_name = "TRANSPORT", default_value_t)]
     pub transport: Transport,
 }

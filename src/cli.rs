@@ -54,7 +54,7 @@ const EXIT_STATUS: &str = "Exit status:
 #[derive(Parser, Debug)]
 #[command(name = "flue", version, max_term_width = 100, after_help = EXIT_STATUS)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }

@@ -30,7 +30,7 @@ pub struct NodeArgs {
     pub control: Option<PathBuf>,
 }
 
-/// How many queues the TAP has, for commands that run a node on several.
+/// Number of queues of the TAP, for commands that run a node on several.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Node options")]
 pub struct QueueOptions {

@@ -34,7 +34,7 @@ use crate::{
 /// "flue lab" could not run.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 }

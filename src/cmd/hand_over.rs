@@ -37,7 +37,7 @@ use crate::{
   flue offload 10.77.0.2:7174-10.77.0.1:5000 --node flue0
   flue offload all --wait 30")]
 pub struct OffloadArgs {
-    /// What and how.
+    /// Common arguments.
     #[command(flatten)]
     pub common: MoveArgs,
 }
@@ -52,12 +52,12 @@ pub struct OffloadArgs {
   flue upload 12 --node flue0
   flue upload all --json")]
 pub struct UploadArgs {
-    /// What and how.
+    /// Common arguments.
     #[command(flatten)]
     pub common: MoveArgs,
 }
 
-/// What both have.
+/// Arguments of both commands.
 #[derive(Args, Clone, Debug)]
 pub struct MoveArgs {
     /// Handle ("flue ss --json" has it), LOCAL-PEER, PEER, or "all"; ends are ADDRESS:PORT
@@ -73,7 +73,7 @@ pub struct MoveArgs {
           value_parser = clap::value_parser!(u16).range(0..=600))]
     pub wait: u16,
 
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 }

@@ -94,7 +94,7 @@ pub struct NcArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 

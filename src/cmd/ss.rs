@@ -87,11 +87,11 @@ pub struct SsArgs {
     #[arg(short)]
     pub json_short: bool,
 
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 
-    /// Which connections
+    /// Connections to list
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     pub filter: Vec<String>,
 }

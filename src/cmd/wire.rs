@@ -61,11 +61,11 @@ pub struct WireArgs {
     #[arg(value_name = "TAP_B", value_parser = parse_interface)]
     pub tap_b: String,
 
-    /// What is different from A to B: KEY=VALUE,... as the impairments below, drop=1,delay=5ms say
+    /// Impairments from A to B that differ: KEY=VALUE,... such as drop=1,delay=5ms
     #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ab: Overrides,
 
-    /// What is different from B to A
+    /// Impairments from B to A that differ
     #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ba: Overrides,
 
@@ -116,7 +116,7 @@ pub struct WireArgs {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Ends")]
     pub vnet: VnetMode,
 
-    /// What the wire does to frames.
+    /// Impairments of both directions.
     #[command(flatten)]
     pub impairment: Impairment,
 
@@ -124,7 +124,7 @@ pub struct WireArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 }

@@ -75,7 +75,7 @@ pub struct Impairment {
     #[cfg_attr(feature = "clap", arg(long = "rate", value_name = "RATE"))]
     pub rate_bps: Option<BitRate>,
 
-    /// What may wait before a wire with --rate: bytes (250kB, 1MiB), frames (100p), or time at that
+    /// Queue limit of a wire with --rate: bytes (250kB, 1MiB), frames (100p), or time at that
     /// rate (20ms); more is lost [default: 1514kB]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SIZE", alias = "limit"))]
     pub queue: Option<QueueSize>,

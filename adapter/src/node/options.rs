@@ -160,15 +160,15 @@ pub struct NodeOptions {
     )]
     pub tx_page_recycling: ReclaimMode,
 
-    /// What takes the frames that are sent up the kernel's stack
+    /// NAPI mode for frames written to the TAP
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHO", default_value_t))]
     pub napi: NapiMode,
 
-    /// Frames that the kernel keeps for the node until it reads them: 1..=1000000 [default: 10000 on a TAP
-    /// that the node makes; one that was made before keeps its own]
+    /// Frames that the kernel queues for the node, per TAP queue: 1..=1000000 [default: 10000 on a TAP that the node
+    /// creates; unchanged on an existing TAP]
     ///
-    /// What is more it drops. Each takes 8 bytes of the queue, and its own memory for as long as it waits. Of
-    /// several queues each keeps as many. Needs CAP_NET_ADMIN; without it the queue stays as it is, with a warning.
+    /// The kernel drops further frames. Each slot takes 8 bytes. Needs CAP_NET_ADMIN; without it the length is unchanged,
+    /// with a warning.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(TXQUEUELEN_RANGE))
@@ -180,11 +180,11 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(skip = 1_u8))]
     pub queues: u8,
 
-    /// Which connections the host stack hands to the offload target
+    /// Connections that the host stack offloads
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHICH", default_value_t))]
     pub offload: OffloadPolicy,
 
-    /// Which segments of offloaded connections carry PSH
+    /// Segments of offloaded connections that carry PSH
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHICH", default_value_t))]
     pub psh: PushPolicy,
 
@@ -249,7 +249,7 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     pub seed: Option<u64>,
 
-    /// What makes the engine progress
+    /// Progress: engine thread (auto) or application (manual)
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "HOW", default_value_t))]
     pub progress: Progress,
 

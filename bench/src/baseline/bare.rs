@@ -37,7 +37,7 @@ pub struct BareArgs {
     #[arg(long)]
     pub plain: bool,
 
-    /// How the TCP checksums of plain frames are filled in; the default is the faster one. With "software", and when
+    /// Method for the TCP checksums of plain frames; the default is the faster one. With "software", and when
     /// receiving plain frames, the TAP has no virtio-net header
     #[arg(long, value_enum, requires = "plain")]
     pub checksum: Option<Checksum>,

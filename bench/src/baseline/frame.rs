@@ -41,7 +41,7 @@ pub(super) struct Station {
     pub(super) port: u16,
 }
 
-/// How the TCP checksum is filled in.
+/// Method for the TCP checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Checksum {
     /// By the sender, over all bytes

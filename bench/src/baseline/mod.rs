@@ -44,7 +44,7 @@ pub const SCHEMA: &str = "flue-yardstick/1";
 /// Measure the path below flue, or another stack on that path; prints one line of JSON
 #[derive(Args, Clone, Debug)]
 pub struct YardstickArgs {
-    /// What is measured.
+    /// Measurement.
     #[command(subcommand)]
     pub kind: Kind,
 }
@@ -70,7 +70,7 @@ pub struct Common {
     pub cpus: Option<(usize, usize)>,
 }
 
-/// What is measured.
+/// Measurement.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Kind {
     /// Raw frames from one TAP over a bridge to another

@@ -13,7 +13,7 @@ use super::{
 crate::option_enum! {
     /// Use of a virtio-net header on a TAP, by which the kernel segments and checksums GSO packets.
     pub enum VnetMode {
-        /// Where the kernel has it; else frames of at most one MTU, with a warning
+        /// If the kernel supports it; otherwise frames of at most one MTU, with a warning
         // Counted in `LinkStats::vnet_fallbacks`.
         #[default]
         Auto,

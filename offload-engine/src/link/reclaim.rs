@@ -30,7 +30,7 @@ const BUFFER_BYTES_MIN: usize = (HELD_FRAMES as usize + 1) * 80 * 1024;
 crate::option_enum! {
     /// Recycling of pages of transmitted GSO packets on the CPU that wrote them.
     pub enum ReclaimMode {
-        /// Where the kernel's page lists make it worth while, and it can be had
+        /// If the kernel's page lists make it useful and the prerequisites are met
         // Enabled with more than one CPU, one queue, the virtio-net header, and permission to open a packet socket.
         #[default]
         Auto,

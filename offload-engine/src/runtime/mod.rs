@@ -25,7 +25,7 @@ use crate::{engine::Callback, time::Instant};
 pub const LAST_ACK_REPEATS: usize = 2;
 
 crate::option_enum! {
-    /// What runs the loop of engine and host stack.
+    /// Thread that runs the loop of engine and host stack.
     pub enum Progress {
         /// Threads of the node
         #[default]

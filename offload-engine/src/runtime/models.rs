@@ -29,9 +29,9 @@ struct Model {
     /// A frame waits for the link, and how many left.
     stalled: bool,
     sent: usize,
-    /// What a call has acted on, to be settled.
+    /// Effects of a call that are not settled yet.
     acted: bool,
-    /// What a call has left to whoever comes next, and how often that was done.
+    /// Work left by calls for the next thread, and its executions.
     waits: bool,
     done: usize,
     due: Vec<Callback>,
@@ -266,7 +266,7 @@ fn post(node: &Arc<Node>, log: &Arc<Log>, thread: usize, count: usize) {
     }
 }
 
-/// What callbacks see of each other.
+/// Order of callbacks as seen by callbacks.
 #[derive(Default)]
 struct Log {
     running: AtomicBool,

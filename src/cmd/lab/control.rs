@@ -13,7 +13,7 @@ use crate::{adapter::Transport, failure::Failure, options::NodeSetup};
 /// Longest line, bytes. The longest line of this implementation contains the text of a failure.
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Which node.
+/// Node.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, ValueEnum,
 )]

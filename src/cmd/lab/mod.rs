@@ -110,11 +110,11 @@ pub struct LabArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 
-    /// What carries the queue pair.
+    /// Transport of the queue pair.
     #[command(flatten)]
     pub transport: TransportArgs,
 

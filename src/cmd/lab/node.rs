@@ -70,7 +70,7 @@ const DATA_CONTEXT: u64 = u64::MAX;
 /// Run a node of the lab; only the lab does
 #[derive(Args, Clone, Copy, Debug)]
 pub struct LabNodeArgs {
-    /// Which
+    /// Role of the node
     pub side: Side,
 
     /// The nodes share a network namespace, and its loopback

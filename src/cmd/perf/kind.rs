@@ -10,7 +10,7 @@ pub const SIZE_MAX_BYTES: u64 = 64 << 20;
 /// Largest size of `--all`, bytes.
 pub const ALL_MAX_BYTES: u64 = 8 << 20;
 
-/// What is measured.
+/// Test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {

@@ -50,7 +50,7 @@ const DURATION_DEFAULT_SECONDS: f64 = 1.0;
 /// Default reporting interval on a terminal, seconds.
 const INTERVAL_DEFAULT_SECONDS: f64 = 1.0;
 
-/// What carries the bytes at this end.
+/// Transport of this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackName {
@@ -63,7 +63,7 @@ pub enum StackName {
     Smoltcp,
 }
 
-/// How this end waits.
+/// Wait strategy of this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
@@ -88,7 +88,7 @@ pub enum Waiting {
   flue perf write-lat --progress manual 10.77.0.2 -n 100000            8 B to and fro, spinning
   flue perf tcp-bw --stack kernel                                      a kernel socket as the server")]
 pub struct PerfArgs {
-    /// What to measure
+    /// Test to run
     #[arg(value_enum)]
     pub kind: Kind,
 
@@ -149,11 +149,11 @@ pub struct PerfArgs {
     #[arg(short = '1', long, conflicts_with = "host")]
     pub one_off: bool,
 
-    /// What carries the bytes at this end
+    /// Transport of this end
     #[arg(long, visible_alias = "transport", value_enum, value_name = "STACK", default_value_t)]
     pub stack: StackName,
 
-    /// How this end waits [default: spin with --progress manual, else block]
+    /// Wait strategy of this end [default: spin with --progress manual, else block]
     #[arg(long, value_enum, value_name = "HOW")]
     pub wait: Option<Waiting>,
 

@@ -79,11 +79,11 @@ pub struct RpingArgs {
     #[arg(long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// How the run is told.
+    /// Output format.
     #[command(flatten)]
     pub output: Quietness,
 
-    /// What carries its connection.
+    /// Transport of its connection.
     #[command(flatten)]
     pub transport: TransportArgs,
 

@@ -43,7 +43,7 @@ pub const IRD_MAX: u16 = 128;
   flue serve --host-addr 10.77.0.1/24                         64 KiB for everything, and 16 receives
   flue serve --region 1M:w --region 4K:ra --echo --json       two regions; each Send comes back; events as JSON")]
 pub struct ServeArgs {
-    /// Where to listen [default: all of the node's addresses]
+    /// Address to listen on [default: all addresses of the node]
     #[arg(short = 'a', long, value_name = "IP[%INTERFACE]")]
     pub address: Option<HostAddress>,
 
@@ -103,7 +103,7 @@ pub struct ServeArgs {
     #[arg(long, conflicts_with = "quiet")]
     pub trace: bool,
 
-    /// What carries its connections.
+    /// Transport of its connections.
     #[command(flatten)]
     pub transport: TransportArgs,
 
