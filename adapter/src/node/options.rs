@@ -167,8 +167,8 @@ pub struct NodeOptions {
     /// Frames that the kernel queues for the node, per TAP queue: 1..=1000000 [default: 10000 on a TAP that the node
     /// creates; unchanged on an existing TAP]
     ///
-    /// The kernel drops further frames. Each slot takes 8 bytes. Needs CAP_NET_ADMIN; without it the length is unchanged,
-    /// with a warning.
+    /// The kernel drops further frames. Each slot takes 8 bytes. Needs CAP_NET_ADMIN; without it the length is
+    /// unchanged, with a warning.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(TXQUEUELEN_RANGE))
