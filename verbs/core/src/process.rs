@@ -20,8 +20,8 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// True while a [`ForkGate`] exists.
 static GATE: AtomicBool = AtomicBool::new(false);
 
-/// Access to inherited objects by a thread of the library, or a fork: one at a time. A child in which a lock of such an
-/// object is held by a thread that does not exist there cannot take the object over.
+/// Access to inherited objects, or a fork: one at a time. Locks of such objects are only tried, so one that another
+/// thread holds, here or at the fork, would leave the object to the parent.
 #[derive(Debug)]
 pub struct ForkGate(());
 

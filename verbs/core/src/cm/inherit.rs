@@ -6,7 +6,8 @@
 //! node, the parent must exit first.
 //!
 //! Threads of the parent may have held a lock at the fork, and do not exist in the child. So locks are only tried: an
-//! object whose lock is held remains the parent's.
+//! object whose lock is held remains the parent's. [`ForkGate`] excludes that the library's own threads hold one then, or
+//! while the child takes its objects over.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
@@ -67,6 +68,7 @@ impl EventChannel {
     /// # Errors
     /// `ENODEV`: all its identifiers have connections, or another thread held its lock at the fork. As [`Id::listen`].
     pub fn take_over(self: &Arc<Self>, device: &'static Device) -> Result<(), Errno> {
+        let _gate = ForkGate::enter();
         if self.events().is_own() {
             return Ok(());
         }
@@ -77,6 +79,7 @@ impl EventChannel {
 
     /// Returns true if this process can take an inherited channel over: not all its identifiers have connections.
     pub fn is_inheritable(self: &Arc<Self>) -> bool {
+        let _gate = ForkGate::enter();
         self.inheritable().is_some()
     }
 
