@@ -27,12 +27,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 const TESTED: [&str; 10] = [
     "library",
     "log",
-    "mpa_crc",
-    "mpa_markers",
-    "mpa_revision",
+    "crc",
+    "markers",
+    "revision",
     "rtr",
     "rfc7306",
-    "receive_wait",
+    "rnr_timeout",
     "map",
     "port_map",
 ];
