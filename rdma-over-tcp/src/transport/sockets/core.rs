@@ -205,7 +205,7 @@ impl SocketRnic {
 
     /// True if no byte, handshake or FIN sent is unacknowledged. Makes the kernel send pending acknowledgements at
     /// once.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "simulation"))]
     pub(crate) fn is_at_rest(&self) -> bool {
         /// SYN-SENT, SYN-RECEIVED, FIN-WAIT-1, LAST-ACK and CLOSING.
         const WAITING: [u8; 5] = [2, 3, 4, 9, 11];
