@@ -6,8 +6,8 @@
 //! node, the parent must exit first.
 //!
 //! Threads of the parent may have held a lock at the fork, and do not exist in the child. So locks are only tried: an
-//! object whose lock is held remains the parent's. [`ForkGate`] excludes that the library's own threads hold one then, or
-//! while the child takes its objects over.
+//! object whose lock is held remains the parent's. [`ForkGate`] excludes that the library's own threads hold one then,
+//! or while the child takes its objects over.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
