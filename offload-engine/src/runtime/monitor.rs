@@ -50,8 +50,8 @@ struct State<K> {
     failure: Option<WaitError>,
     /// True if the core has handled the loss of the device.
     is_lost: bool,
-    /// Time of the last [`Monitor::check_descriptors`].
-    descriptors_checked: Instant,
+    /// Time of the next [`Monitor::check_descriptors`].
+    descriptor_check_at: Instant,
 }
 
 /// Interval of the checks whether the program has closed the library's descriptors. A check is a system call, which
@@ -118,7 +118,7 @@ impl<K> Monitor<K> {
                 waiting: 0,
                 failure: None,
                 is_lost: false,
-                descriptors_checked: Instant::ZERO,
+                descriptor_check_at: Instant::ZERO,
             }),
             changed: Condvar::new(),
             changes: AtomicU64::new(0),
@@ -313,13 +313,15 @@ impl<K: Passive> Monitor<K> {
         now: Instant,
         f: impl FnOnce(&mut K, Instant) -> R,
     ) -> (R, Done) {
-        let lost = self.check_descriptors(state, now);
+        if now >= state.descriptor_check_at {
+            self.check_descriptors(state, now);
+        }
         let result = f(&mut state.core, now);
         let busy = state.core.settle(now);
         if busy {
             self.count_change(state);
         }
-        let due = self.collect(state, false).or(lost.unwrap_or_default());
+        let due = self.collect(state, false);
         if state.is_overslept(now) {
             self.doorbell.ring();
         }
@@ -370,22 +372,23 @@ impl<K: Passive> Monitor<K> {
         self.deliver(done.due);
     }
 
-    /// Ends the core as lost if the program has closed the descriptors of the library. Once per
+    /// Ends the core as lost if the program has closed the descriptors of the library. Called once per
     /// [`DESCRIPTOR_CHECK_INTERVAL`].
-    #[inline]
-    fn check_descriptors(&self, state: &mut State<K>, now: Instant) -> Option<Due> {
-        if now < state.descriptors_checked + DESCRIPTOR_CHECK_INTERVAL {
-            return None;
+    #[cold]
+    fn check_descriptors(&self, state: &mut State<K>, now: Instant) {
+        state.descriptor_check_at = now + DESCRIPTOR_CHECK_INTERVAL;
+        if !state.is_lost && descriptor::are_lost() {
+            self.end_lost(state, WaitError::Link("descriptors closed by the program".into()));
         }
-        state.descriptors_checked = now;
-        let are_lost = !state.is_lost && descriptor::are_lost();
-        are_lost
-            .then(|| self.lose(state, WaitError::Link("descriptors closed by the program".into())))
     }
 
     fn iterate(&self, state: &mut State<K>, now: Instant) -> Done {
-        if let Some(due) = self.check_descriptors(state, now) {
-            return Done { busy: false, due };
+        if now >= state.descriptor_check_at {
+            let was_lost = state.is_lost;
+            self.check_descriptors(state, now);
+            if state.is_lost && !was_lost {
+                return Done { busy: false, due: self.collect(state, true) };
+            }
         }
         match state.core.poll(now) {
             Ok(busy) => {
@@ -405,13 +408,18 @@ impl<K: Passive> Monitor<K> {
 
     /// Ends the core as lost, once, and stops as [`Monitor::fail`].
     fn lose(&self, state: &mut State<K>, failure: WaitError) -> Due {
+        self.end_lost(state, failure);
+        self.collect(state, true)
+    }
+
+    /// As [`Monitor::lose`], without its callbacks, which the next [`Monitor::collect`] returns.
+    fn end_lost(&self, state: &mut State<K>, failure: WaitError) {
         if !mem::replace(&mut state.is_lost, true) {
             state.core.device_lost();
             // Objects that this has released are handled now: no thread runs the loop any more.
             state.core.settle(self.now());
         }
         self.fail(state, failure);
-        self.collect(state, true)
     }
 
     /// Ends the core after a panic, as if the device were lost. The core may be in any state.
