@@ -154,7 +154,8 @@ impl Segment {
     }
 
     /// Encodes the header.
-    #[inline]
+    // For each FPDU; the compiler's own choice depends on the unit of the callers.
+    #[inline(always)]
     pub fn emit(&self) -> HeaderOctets {
         let mut header = HeaderOctets::new();
         let control = |last| if last { LAST | VERSION } else { VERSION };
