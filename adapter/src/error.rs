@@ -62,11 +62,12 @@ impl Error {
     pub const fn cause(&self) -> Cause {
         match self {
             Self::Option(_) => Cause::Option,
-            Self::Descriptors(_) => Cause::Operation,
             Self::Network(error) => error.cause,
-            Self::Operation(_) | Self::Sockets { .. } | Self::Busy(_) | Self::Unreachable(_) => {
-                Cause::Operation
-            }
+            Self::Operation(_)
+            | Self::Descriptors(_)
+            | Self::Sockets { .. }
+            | Self::Busy(_)
+            | Self::Unreachable(_) => Cause::Operation,
         }
     }
 
@@ -87,9 +88,12 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unreachable(_) => Some("flue ss lists the nodes that are running"),
-            Self::Descriptors(_) => None,
             Self::Network(error) => error.hint.as_deref(),
-            Self::Option(_) | Self::Operation(_) | Self::Sockets { .. } | Self::Busy(_) => None,
+            Self::Option(_)
+            | Self::Operation(_)
+            | Self::Descriptors(_)
+            | Self::Sockets { .. }
+            | Self::Busy(_) => None,
         }
     }
 }

@@ -245,7 +245,15 @@ impl FromStr for AdapterOptions {
     type Err = serde_json::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        serde_json::from_str(text)
+        let options: Self = serde_json::from_str(text)?;
+        match options.receive_wait {
+            Some(wait) if wait.as_secs_f64() > RECEIVE_WAIT_MAX_SECONDS => {
+                let expected =
+                    format!("receive_wait: expected seconds, up to {RECEIVE_WAIT_MAX_SECONDS}");
+                Err(serde::de::Error::custom(expected))
+            }
+            _ => Ok(options),
+        }
     }
 }
 
@@ -350,6 +358,12 @@ mod tests {
 
     #[test]
     fn wait_for_a_receive_is_limited() {
+        let json = |seconds: u64| format!(r#"{{"receive_wait":{{"secs":{seconds},"nanos":0}}}}"#);
+        assert!(json(3600).parse::<AdapterOptions>().is_ok());
+        for seconds in [3601, u64::MAX] {
+            let error = json(seconds).parse::<AdapterOptions>().unwrap_err().to_string();
+            assert!(error.contains("up to 3600"), "{error}");
+        }
         assert_eq!(parse_receive_wait("0.25"), Ok(Duration::from_millis(250)));
         for text in ["-1", "3600.1", "NaN", "inf", "1s"] {
             assert_eq!(

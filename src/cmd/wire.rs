@@ -21,22 +21,21 @@ use serde::Serialize;
 use self::{ends::EndConfig, overrides::Overrides};
 use crate::{failure::Failure, options::Quietness, report::Console, units::IpPrefix};
 
-/// Join two TAPs through a wire with loss, delay, rate and queue
+/// Connect two TAPs with loss, delay, rate and queue
 ///
-/// Frames that the kernel sends to TAP_A come out of TAP_B, and the other way round, after what the
-/// impairments do to them: in this order a frame may be lost, changed, doubled and held back behind 1 to 5
-/// later ones; then it waits for the wire (--rate, --queue), and travels (--delay, --jitter). The options
-/// below hold for both directions; --ab and --ba change them for one.
+/// Frames sent by the kernel to TAP_A are delivered to TAP_B, and vice versa. Impairments apply in this order:
+/// drop, corruption, duplication, reordering by 1 to 5 later frames, queue and rate (--queue, --rate), delay
+/// (--delay, --jitter). Options apply to both directions; --ab and --ba override them for one.
 ///
-/// Rates and queues count a frame from its Ethernet header to its last byte. With loss or a rate frames have
-/// the MTU's size on the wire; a wire that only delays passes super-segments whole.
+/// Rates and queues count the bytes of a frame from its Ethernet header to its end. With drop or rate, GSO
+/// packets are segmented to the MTU; a wire with delay only passes them whole.
 ///
-/// Ends with -D, SIGINT or SIGTERM, and says then what it did, and how late frames were. Where others need
-/// the processors too, give it a real-time priority: chrt -r 1 flue wire ...
+/// Exits after -D, or on SIGINT or SIGTERM, and reports counters and the lateness of frames. On a busy machine,
+/// run it with a real-time priority: chrt -r 1 flue wire ...
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue wire w0 w1 --delay 10ms --rate 100mbit --queue 20ms --ab drop=0.1,burst=5
-      a line of 100 Mbit/s and 20 ms RTT that loses frames on their way from w0 to w1, five in a row
+      a link of 100 Mbit/s and 20 ms RTT that drops frames from w0 to w1 in bursts of five
 
   ip netns add left; ip netns add right
   flue wire w0 w1 --netns-a left --addr-a 10.0.0.1/24 --netns-b right --addr-b 10.0.0.2/24 --delay 5ms
@@ -112,7 +111,7 @@ pub struct WireArgs {
           value_parser = clap::value_parser!(u16).range(MTU_RANGE_BYTES))]
     pub mtu: u16,
 
-    /// Virtio-net header on the TAPs: super-segments of up to 64 KiB come in one piece
+    /// Virtio-net header on the TAPs: GSO packets of up to 64 KiB
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Ends")]
     pub vnet: VnetMode,
 

@@ -14,23 +14,23 @@ pub const ALL_MAX_BYTES: u64 = 8 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// RDMA Write, many at once: bandwidth and message rate
+    /// RDMA Write, pipelined: bandwidth and message rate
     WriteBw,
-    /// RDMA Read, many at once
+    /// RDMA Read, pipelined
     ReadBw,
-    /// Send and Receive, many at once, with credits
+    /// Send and Receive, pipelined, with credits
     SendBw,
-    /// RDMA Write and immediate data behind it (RFC 7306), many at once, with credits
+    /// RDMA Write followed by Immediate Data (RFC 7306), pipelined, with credits
     WriteImmBw,
-    /// Atomic FetchAdd on one word (RFC 7306), many at once
+    /// Atomic FetchAdd on one word (RFC 7306), pipelined
     AtomicBw,
-    /// RDMA Write to and fro; the last byte in memory is waited for: half round trip
+    /// RDMA Write ping-pong, which polls the last byte in memory: half round trip
     WriteLat,
-    /// RDMA Read, one after the other: the whole operation
+    /// RDMA Read, one at a time: complete operation
     ReadLat,
-    /// Send to and fro: half round trip
+    /// Send ping-pong: half round trip
     SendLat,
-    /// Atomic FetchAdd, one after the other: the whole operation
+    /// Atomic FetchAdd, one at a time: complete operation
     AtomicLat,
     /// Bytes on TCP connections
     TcpBw,

@@ -85,7 +85,7 @@ pub enum Waiting {
 #[command(after_long_help = "Examples:
   flue perf write-bw                                                   the server, at 10.77.0.2
   flue perf write-bw --tap flue1 --addr 10.77.0.3/24 10.77.0.2 -s 1M   its client
-  flue perf write-lat --progress manual 10.77.0.2 -n 100000            8 B to and fro, spinning
+  flue perf write-lat --progress manual 10.77.0.2 -n 100000            8 B ping-pong, polling
   flue perf tcp-bw --stack kernel                                      a kernel socket as the server")]
 pub struct PerfArgs {
     /// Test to run

@@ -2,8 +2,6 @@
 //! program's.
 
 use std::{
-    fs::File,
-    io::{self, Write},
     mem, process,
     sync::{
         Arc, Mutex, OnceLock,
@@ -12,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use flue_adapter::{AdapterOptions, SocketsOptions, TransportOptions, control::server::Control};
+use flue_adapter::{
+    AdapterOptions, SocketsOptions, TransportOptions, control::server::Control, output::OutputFile,
+};
 use flue_verbs_core::{
     address::{self, Interface},
     device::Device,
@@ -20,7 +20,6 @@ use flue_verbs_core::{
     process::generation,
     usage,
 };
-use offload_engine::descriptor::{Guarded, moved_up};
 use rdma_over_tcp::rnic::{CallbackThread, Config};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -127,32 +126,17 @@ fn start_services(device: &'static Device) {
     }
 }
 
-/// File of a capture. Writes fail after the program has closed its descriptor.
-struct CaptureFile(Guarded<File>);
-
-impl Write for CaptureFile {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        match self.0.is_intact() {
-            true => self.0.write(octets),
-            false => Err(io::Error::from_raw_os_error(libc::EBADF)),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn start_capture(device: &Device) {
     let TransportOptions::Sockets(SocketsOptions { pcap: Some(path), .. }) =
         settings().adapter().transport
     else {
         return;
     };
-    let started = File::create(&path)
-        .map(|file| CaptureFile(File::from(moved_up(file.into())).into()))
-        .and_then(|file| device.start_capture(Box::new(file)));
-    if let Err(error) = started {
+    let output = match OutputFile::create("capture to", &path) {
+        Ok(output) => output,
+        Err(error) => return tracing::error!("{error}"),
+    };
+    if let Err(error) = device.start_capture(Box::new(output)) {
         tracing::error!("capture to {}: {error}", path.display());
     }
 }

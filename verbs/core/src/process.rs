@@ -7,6 +7,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use crate::sync::lock;
@@ -17,6 +18,9 @@ pub const GENERATIONS_MAX: usize = 64;
 /// Number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+/// Maximum time to wait for the gate.
+const GATE_WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// True while a [`ForkGate`] exists.
 static GATE: AtomicBool = AtomicBool::new(false);
 
@@ -26,9 +30,11 @@ static GATE: AtomicBool = AtomicBool::new(false);
 pub struct ForkGate(());
 
 impl ForkGate {
-    /// Enters the gate, for microseconds.
+    /// Enters the gate, for microseconds. After [`GATE_WAIT_MAX`] it enters all the same: a signal handler that forks may
+    /// have interrupted the thread in the gate.
     pub(crate) fn enter() -> Self {
-        while GATE.swap(true, Ordering::Acquire) {
+        let since = Instant::now();
+        while GATE.swap(true, Ordering::Acquire) && since.elapsed() < GATE_WAIT_MAX {
             thread::yield_now();
         }
         Self(())
