@@ -224,7 +224,7 @@ fn ss_lists_connections_and_moves_none() {
     let listed = ask("ss", "offload kernel");
     assert!(listed.contains("ESTAB") && listed.contains("Kernel"), "{listed}");
     let refused = ask("upload", "all");
-    assert!(refused.contains("cannot be handed over"), "{refused}");
+    assert!(refused.contains("migration not supported"), "{refused}");
     client.signal(Signal::INT);
     client.wait(LIMIT);
     server.wait(LIMIT);
@@ -246,7 +246,7 @@ fn options_of_nodes_are_refused() {
         let mut refused = start(&host, line);
         refused.expect_exit(2, LIMIT);
         let said = refused.all_lines(LIMIT);
-        assert!(said.contains("of the node options"), "{line}: {said}");
+        assert!(said.contains("node options"), "{line}: {said}");
     }
 }
 

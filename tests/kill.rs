@@ -28,7 +28,7 @@ const GIVES_UP: Duration = Duration::from_secs(120);
 const TRIES: Duration = Duration::from_millis(1400);
 /// Bytes received before the failure is injected.
 const MIDDLE: u64 = 10 << 20;
-const NO_ANSWER: &str = "TCP: peer does not answer (retransmission limit)";
+const NO_ANSWER: &str = "TCP: no response from the peer (retransmission limit)";
 
 /// Retransmission limit of the connections.
 const TRIES_MAX: &str = "--max-retransmissions 3";

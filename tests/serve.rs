@@ -235,8 +235,8 @@ fn terminates_are_told() {
     }
     let switch = Switch::new(1500);
     for (options, code, words) in [
-        ("--region 100:w", 0x0102, "buffer of a Read or Atomic Request is not open to it"),
-        ("--rfc7306 off", 0x0206, "opcode is unknown or on the wrong kind of segment"),
+        ("--region 100:w", 0x0102, "buffer does not permit the Read or Atomic Request"),
+        ("--rfc7306 off", 0x0206, "opcode is unknown or not valid in this segment"),
     ] {
         let mut server = serve(&switch, &format!("-1 --json --ird 8 {options}"));
         let client = Client::new(&switch, 2);

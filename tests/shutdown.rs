@@ -227,7 +227,7 @@ fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
         let mut terminate = Vec::new();
         socket.read_to_end(&mut terminate).unwrap();
         assert!(!terminate.is_empty(), "{options}: a Terminate");
-        flue.expect_line("this side found an error: MPA: CRC of an FPDU", LIMIT);
+        flue.expect_line("error detected by this side: MPA: CRC of an FPDU", LIMIT);
         flue.expect_exit(1, LIMIT);
     }
 }

@@ -248,7 +248,7 @@ fn what_is_missing_is_told_with_its_status() {
         ("wire w0 w1 --netns-a no-such-namespace", 1, "/run/netns/no-such-namespace"),
         ("wire w0 w1 --netns-b /dev/null", 1, "it is no network namespace"),
         ("wire w0 w1 --bridge-b no-such-bridge", 1, "no-such-bridge"),
-        ("wire lo w1", 1, "no single-queue TAP"),
+        ("wire lo w1", 1, "not a single-queue TAP"),
     ];
     for (line, status, words) in cases {
         let mut wire = Process::start(&host, command(FLUE, line), Output::Lines);

@@ -523,7 +523,7 @@ impl Threads {
                 }
                 for handle in running {
                     if handle.join().is_err() {
-                        tracing::error!("node panicked during shutdown");
+                        tracing::error!("panic during shutdown of the node");
                     }
                 }
             }),
@@ -547,7 +547,7 @@ impl Drop for Threads {
             // The last handle may be dropped by a callback on the engine's own thread. A thread that sleeps on lost
             // descriptors cannot be woken.
             if handle.thread().id() != own && !descriptor::are_lost() && handle.join().is_err() {
-                tracing::error!("node thread panicked");
+                tracing::error!("panic in a node thread");
             }
         }
     }

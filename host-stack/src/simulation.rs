@@ -22,10 +22,10 @@ pub const ITERATIONS_MAX: usize = 1_000_000;
 #[non_exhaustive]
 pub enum Stall {
     /// No event is pending.
-    #[error("simulation: nothing is due and the condition does not hold at {0:?}")]
+    #[error("simulation: no event pending and condition not reached at {0:?}")]
     Idle(Instant),
     /// The limit of virtual time is reached.
-    #[error("simulation: the condition does not hold at the time limit {0:?}")]
+    #[error("simulation: condition not reached at the time limit {0:?}")]
     TimeLimit(Instant),
     /// The nodes keep each other busy without progress of time.
     #[error("simulation: livelock at {0:?}")]

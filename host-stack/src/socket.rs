@@ -192,20 +192,20 @@ pub enum HostError {
     #[error("TCP: connection refused")]
     Refused,
     /// No answer to SYN within the time limit.
-    #[error("TCP: no answer to SYN within the time limit")]
+    #[error("TCP: no response to SYN within the time limit")]
     TimedOut,
     /// No answer to ARP or neighbor solicitation within the time limit.
-    #[error("ARP/ND: next hop does not answer")]
+    #[error("ARP/ND: no response from the next hop")]
     HostUnreachable,
     /// No address of that family, or no route.
     #[error("IP: no route to the address")]
     NetworkUnreachable,
     /// The local address is not an address of the node.
-    #[error("IP: not an address of this node")]
+    #[error("IP: local address not assigned to this node")]
     AddressNotAvailable,
     /// The remote address is an address of the node, so only the client itself can make the connection, from this free
     /// local address.
-    #[error("IP: the address is this node's own")]
+    #[error("IP: remote address belongs to this node")]
     OwnAddress {
         /// Local address, with the chosen port.
         local: SocketAddr,
@@ -216,22 +216,22 @@ pub enum HostError {
     #[error("TCP: local address in use")]
     AddressInUse,
     /// No ephemeral port (49152-65535) is free.
-    #[error("TCP: no ephemeral port is free (49152-65535)")]
+    #[error("TCP: no free ephemeral port (49152-65535)")]
     NoPorts,
     /// RST from the peer.
     #[error("TCP: connection reset by peer")]
     Reset,
     /// Retransmission limit reached.
-    #[error("TCP: peer does not answer (retransmission limit)")]
+    #[error("TCP: no response from the peer (retransmission limit)")]
     RetransmissionLimit,
     /// Retransmission limit reached, with the last ICMP error (RFC 9293 SHLD-25, RFC 5461 §2).
-    #[error("TCP: peer does not answer (retransmission limit); ICMP: {0}")]
+    #[error("TCP: no response from the peer (retransmission limit); ICMP: {0}")]
     Unanswered(SoftError),
     /// The target refused the connection and the host could not continue it.
-    #[error("chimney: the target refused the connection")]
+    #[error("chimney: connection refused by the target")]
     OffloadRefused,
     /// The target has lost the connection's state, or the host could not import it.
-    #[error("chimney: the connection's state was lost between target and host")]
+    #[error("chimney: connection state lost during migration")]
     StateLost,
     /// Aborted on the client's request.
     #[error("TCP: aborted by the client")]

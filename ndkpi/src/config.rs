@@ -69,7 +69,7 @@ impl Configuration {
         let transport = match self.node {
             None => TransportOptions::default(),
             Some(node) if node.queues == 1 => TransportOptions::Node(Box::new(node)),
-            Some(_) => return Err(Error::Option("queues: an adapter has one queue".into())),
+            Some(_) => return Err(Error::Option("queues: expected 1 per adapter".into())),
         };
         let options = AdapterOptions { transport, ..AdapterOptions::default() };
         Ok(options.open(config)?.adapters.swap_remove(0))

@@ -62,11 +62,11 @@ unsafe fn open(
     // NDK-VER-1
     let lowest = NdkVersion { major: version.Major, minor: version.Minor };
     if !lowest.is_met_by(NDK_VERSION) {
-        let message = format!("the version is {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
+        let message = format!("version not supported: expected {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
         return Err(Refused(NDIS_STATUS_BAD_VERSION, message));
     }
     if !ENABLED.load(Ordering::Relaxed) {
-        return Err(Refused(NDIS_STATUS_ADAPTER_NOT_READY, "NDK is turned off".into()));
+        return Err(Refused(NDIS_STATUS_ADAPTER_NOT_READY, "NDK is disabled".into()));
     }
     let text = match configuration.is_null() {
         true => c"",
@@ -76,7 +76,7 @@ unsafe fn open(
     let text =
         text.to_str().map_err(|_| Refused(NDIS_STATUS_INVALID_PARAMETER, "not UTF-8".into()))?;
     let place = objects::reserve()
-        .map_err(|_| Refused(NDIS_STATUS_RESOURCES, "no place for another object".into()))?;
+        .map_err(|_| Refused(NDIS_STATUS_RESOURCES, "object table is full".into()))?;
     let opened = Arc::new(Opened { adapter: Configuration::parse(text)?.open()? });
     let watched: Arc<dyn fatal::Abandon> = opened.clone();
     fatal::watch(Arc::downgrade(&watched));
@@ -93,10 +93,10 @@ pub unsafe extern "C" fn FlueNdkOpenAdapter(
     version: Version,
     adapter: *mut *mut NDK_ADAPTER,
 ) -> NTSTATUS {
-    let mut outcome = Err(Refused(NDIS_STATUS_FAILURE, "the library has failed".into()));
+    let mut outcome = Err(Refused(NDIS_STATUS_FAILURE, "the library panicked".into()));
     guard::done(|| {
         outcome = match adapter.is_null() {
-            true => Err(Refused(NDIS_STATUS_INVALID_PARAMETER, "no place for it".into())),
+            true => Err(Refused(NDIS_STATUS_INVALID_PARAMETER, "null pointer for the result".into())),
             // SAFETY: the caller guarantees it.
             false => unsafe { open(configuration, version) },
         };
@@ -128,7 +128,7 @@ pub extern "C" fn FlueNdkOpenError() -> *const c_char {
 pub unsafe extern "C" fn FlueNdkCloseAdapter(adapter: *mut NDK_ADAPTER) {
     guard::clean_up(|| {
         if callbacks::is_in_callback() {
-            tracing::error!("FlueNdkCloseAdapter in a callback, for whose end it would wait");
+            tracing::error!("FlueNdkCloseAdapter called in a callback: deadlock");
             return Err(NtStatus::INVALID_DEVICE_STATE);
         }
         let (opened, place) = objects::take::<AdapterObject>(adapter)?;

@@ -54,7 +54,7 @@ pub fn log_shortage() {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or_else(|| "unlimited".into(), |limit| format!("{limit}"));
         tracing::error!(
-            "descriptors: RLIMIT_NOFILE={limit} is reached: raise it (ulimit -n), or close files"
+            "descriptors: RLIMIT_NOFILE={limit} reached: raise the limit (ulimit -n) or close files"
         );
     }
 }
@@ -89,7 +89,7 @@ impl Sentinel {
     fn lose(&self) -> bool {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
             tracing::error!(
-                "descriptors of the library are closed by the program: the device is lost"
+                "descriptors of the library closed by the program: device lost"
             );
         }
         true

@@ -35,7 +35,7 @@ impl FromStr for MacAddress {
 
     fn from_str(text: &str) -> Result<Self, NotAStation> {
         const WANTED: NotAStation =
-            NotAStation("not an Ethernet address such as 02:00:5e:10:00:01");
+            NotAStation("expected an Ethernet address such as 02:00:5e:10:00:01");
         let mut octets = [0; 6];
         let mut parts = text.split(':');
         for octet in &mut octets {
@@ -51,11 +51,11 @@ impl FromStr for MacAddress {
         }
         if octets[0] & 0x01 != 0 {
             return Err(NotAStation(
-                "a group address (lowest bit of the first octet), not a station's",
+                "group address: clear the lowest bit of the first octet",
             ));
         }
         if octets == [0; 6] {
-            return Err(NotAStation("all zero is not a station's address"));
+            return Err(NotAStation("all octets are zero: expected a unicast address"));
         }
         Ok(Self(octets))
     }

@@ -145,24 +145,24 @@ impl fmt::Display for EndReason {
             write!(f, "{text} ({})", WireError::MpaConnectionLost.number())
         };
         match self {
-            Self::Found(number) => write!(f, "this side found an error: {}", ErrorText(*number)),
+            Self::Found(number) => write!(f, "error detected by this side: {}", ErrorText(*number)),
             Self::Terminated(number) => {
-                write!(f, "the peer found an error: {}", ErrorText(*number))
+                write!(f, "error reported by the peer: {}", ErrorText(*number))
             }
             Self::TerminatedUnnumbered => {
-                f.write_str("the peer found an error: its Terminate has no error number")
+                f.write_str("error reported by the peer: Terminate without an error number")
             }
-            Self::Truncated(Truncation::Fpdu) => lost(f, "the peer's FIN came within an FPDU"),
-            Self::Truncated(Truncation::Message) => lost(f, "the peer's FIN came within a message"),
-            Self::Lost(Loss::Reset) => lost(f, "TCP: the peer has reset the connection"),
+            Self::Truncated(Truncation::Fpdu) => lost(f, "MPA: the peer's FIN arrived within an FPDU"),
+            Self::Truncated(Truncation::Message) => lost(f, "RDMAP: the peer's FIN arrived within a message"),
+            Self::Lost(Loss::Reset) => lost(f, "TCP: connection reset by peer"),
             Self::Lost(Loss::NoAnswer) => lost(
                 f,
-                "TCP: the peer does not answer, neither retransmissions nor probes of keep-alive",
+                "TCP: no response from the peer to retransmissions or keep-alive probes",
             ),
-            Self::Lost(Loss::Device) => lost(f, "the device of this side is gone"),
-            Self::Lost(Loss::Other) => lost(f, "TCP: this side has lost the connection"),
+            Self::Lost(Loss::Device) => lost(f, "device of this side: removed"),
+            Self::Lost(Loss::Other) => lost(f, "TCP: connection lost on this side"),
             Self::CqOverrun => {
-                f.write_str("this side found an error: a completion queue has overrun")
+                f.write_str("error detected by this side: completion queue overrun")
             }
         }
     }
@@ -217,37 +217,37 @@ macro_rules! wire_errors {
 wire_errors! {
     RdmapLocalCatastrophic       = 0/0/0x00, Local,            "RDMAP failed locally";
     ProtectionInvalidStag        = 0/1/0x00, PeerViolated,     "STag of a Read or Atomic Request is not valid";
-    ProtectionBounds             = 0/1/0x01, PeerViolated,     "Read or Atomic Request leaves the bounds of its buffer";
-    ProtectionAccess             = 0/1/0x02, PeerViolated,     "buffer of a Read or Atomic Request is not open to it";
+    ProtectionBounds             = 0/1/0x01, PeerViolated,     "Read or Atomic Request exceeds its buffer";
+    ProtectionAccess             = 0/1/0x02, PeerViolated,     "buffer does not permit the Read or Atomic Request";
     ProtectionNotAssociated      = 0/1/0x03, PeerViolated,     "STag of a request belongs to another stream or PD";
-    ProtectionWrap               = 0/1/0x04, PeerViolated,     "offset of a Read or Atomic Request wraps";
-    ProtectionCannotInvalidate   = 0/1/0x09, PeerViolated,     "STag to invalidate is of another stream or PD";
-    ProtectionUnspecified        = 0/1/0xff, PeerViolated,     "remote protection error without a reason";
+    ProtectionWrap               = 0/1/0x04, PeerViolated,     "offset of a Read or Atomic Request wraps around";
+    ProtectionCannotInvalidate   = 0/1/0x09, PeerViolated,     "STag to invalidate belongs to another stream or PD";
+    ProtectionUnspecified        = 0/1/0xff, PeerViolated,     "unspecified remote protection error";
     OperationVersion             = 0/2/0x05, PeerIncompatible, "RDMAP version is not 1";
-    OperationUnexpectedOpcode    = 0/2/0x06, PeerViolated,     "opcode is unknown or on the wrong kind of segment";
-    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream cannot go on: reads over IRD, unaligned atomic";
-    OperationGlobalCatastrophic  = 0/2/0x08, Local,            "RDMAP cannot go on, on any stream";
+    OperationUnexpectedOpcode    = 0/2/0x06, PeerViolated,     "opcode is unknown or not valid in this segment";
+    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream failed: more Reads than IRD, unaligned atomic";
+    OperationGlobalCatastrophic  = 0/2/0x08, Local,            "RDMAP failed on all streams";
     OperationCannotInvalidate    = 0/2/0x09, PeerViolated,     "STag to invalidate does not exist";
-    OperationUnspecified         = 0/2/0xff, PeerViolated,     "remote operation error without a reason";
+    OperationUnspecified         = 0/2/0xff, PeerViolated,     "unspecified remote operation error";
     DdpLocalCatastrophic         = 1/0/0x00, Local,            "DDP failed locally";
     TaggedInvalidStag            = 1/1/0x00, PeerViolated,     "STag of a tagged segment is not valid or not writable";
-    TaggedBounds                 = 1/1/0x01, PeerViolated,     "tagged segment leaves the bounds of its buffer";
+    TaggedBounds                 = 1/1/0x01, PeerViolated,     "tagged segment exceeds its buffer";
     TaggedNotAssociated          = 1/1/0x02, PeerViolated,     "STag belongs to another stream or PD";
-    TaggedWrap                   = 1/1/0x03, PeerViolated,     "tagged offset wraps";
+    TaggedWrap                   = 1/1/0x03, PeerViolated,     "tagged offset wraps around";
     TaggedVersion                = 1/1/0x04, PeerIncompatible, "DDP version of a tagged segment is not 1";
     UntaggedQueue                = 1/2/0x01, PeerViolated,     "queue number is not valid for the message";
     UntaggedNoBuffer             = 1/2/0x02, PeerViolated,     "no buffer is posted for the message";
     UntaggedMsn                  = 1/2/0x03, PeerViolated,     "message sequence number is out of range";
-    UntaggedOffset               = 1/2/0x04, PeerViolated,     "message offset is not the next one";
+    UntaggedOffset               = 1/2/0x04, PeerViolated,     "message offset is not the expected one";
     UntaggedTooLong              = 1/2/0x05, PeerViolated,     "message is longer than its buffer";
     UntaggedVersion              = 1/2/0x06, PeerIncompatible, "DDP version of an untagged segment is not 1";
     MpaConnectionLost            = 2/0/0x01, PeerViolated,     "TCP connection is closed, lost, reset or timed out";
     MpaCrc                       = 2/0/0x02, PeerViolated,     "CRC of an FPDU does not match";
-    MpaMarker                    = 2/0/0x03, PeerViolated,     "markers and length disagree, or no header fits";
+    MpaMarker                    = 2/0/0x03, PeerViolated,     "marker mismatch, or ULPDU shorter than its header";
     MpaStartup                   = 2/0/0x04, PeerViolated,     "MPA Request or Reply is not valid";
     MpaLocalCatastrophic         = 2/0/0x05, Local,            "MPA failed locally during start-up";
-    MpaInsufficientIrd           = 2/0/0x06, PeerIncompatible, "peer wants more inbound reads than there are";
-    MpaNoMatchingRtr             = 2/0/0x07, PeerIncompatible, "no RTR message suits both sides";
+    MpaInsufficientIrd           = 2/0/0x06, PeerIncompatible, "ORD of the peer exceeds the IRD";
+    MpaNoMatchingRtr             = 2/0/0x07, PeerIncompatible, "no RTR message supported by both sides";
 }
 
 impl WireError {

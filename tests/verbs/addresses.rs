@@ -185,7 +185,7 @@ fn program_with_one_port_for_tcp_and_rdma_needs_a_mapped_port() {
     let said = program.run(&place, &options, "both 3260", 0);
     assert_eq!(said, "TCP ok, RDMA EADDRINUSE\n");
     let logged = fs::read_to_string(&log).expect("a log");
-    has(&logged, "a TCP listener of this program has port 3260");
+    has(&logged, "this program has a TCP listener on port 3260");
     has(&logged, "--port-map 3260=PORT");
     let said = program.run(&place, "--port-map 3260=3261", "both 3260", 0);
     assert_eq!(said, "TCP ok, RDMA ok\n");

@@ -285,7 +285,7 @@ fn a_full_disk_leaves_the_program_alone() {
     });
     assert!(lines.iter().all(|count| *count == lines[0]), "output and error: {lines:?} lines");
     let log = fs::read_to_string(&file).expect("the log");
-    assert_eq!(log.matches("capture ended by a write error").count(), 1, "{log}");
+    assert_eq!(log.matches("capture stopped: write error").count(), 1, "{log}");
 }
 
 // A message without a posted receive ends the connection, or waits for a receive.

@@ -66,16 +66,16 @@ pub(crate) struct ExportInput<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ExportError {
     /// An acknowledgement of received data is unsent (CH-INI-7): poll, then retry.
-    #[error("an acknowledgement is due first")]
+    #[error("acknowledgment of received data not sent yet")]
     AcknowledgementDue,
     /// Before ESTABLISHED, or over (CH-ST-1).
-    #[error("connection is in state {0}")]
+    #[error("state {0}: cannot be offloaded")]
     Phase(State),
     /// Socket and wire state disagree.
-    #[error("socket and wire disagree about {0}")]
+    #[error("{0}: socket and observed segments disagree")]
     Disagreement(&'static str),
     /// The socket was drained but did not return all data: the connection is lost.
-    #[error("socket did not give up its {0}")]
+    #[error("{0}: not returned by the socket")]
     Lost(&'static str),
 }
 
@@ -83,10 +83,10 @@ impl ExportError {
     /// Reason without details, for connection lists.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
-            Self::AcknowledgementDue => "an acknowledgement is due first",
-            Self::Phase(_) => "its state cannot be handed over",
-            Self::Disagreement(_) => "socket and wire disagree",
-            Self::Lost(_) => "the socket did not give up all it held",
+            Self::AcknowledgementDue => "acknowledgment of received data not sent yet",
+            Self::Phase(_) => "connection cannot be offloaded in its state",
+            Self::Disagreement(_) => "socket and observed segments disagree",
+            Self::Lost(_) => "socket did not return all of its data",
         }
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn export(
         return Err(Box::new((ExportError::Phase(socket.state()), socket)));
     };
     let Some(agreed) = input.flow.agreed() else {
-        return Err(Box::new((ExportError::Disagreement("the handshake"), socket)));
+        return Err(Box::new((ExportError::Disagreement("handshake"), socket)));
     };
     if let Err(error) = compare(input) {
         return Err(Box::new((error, socket)));

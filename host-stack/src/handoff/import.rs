@@ -56,13 +56,13 @@ pub(crate) enum ImportError {
     #[error("send sequence variables and data disagree")]
     SendSequence,
     /// The phase leaves nothing for a socket to do.
-    #[error("connection is over")]
+    #[error("connection already closed")]
     Phase,
     /// The received data exceed the largest receive buffer of the connection's window scale.
-    #[error("received data do not fit the window scale")]
+    #[error("received data exceeds the largest buffer of the window scale")]
     ReceiveData,
     /// smoltcp has drawn another ISN than chosen, or announced another window scale (§3.3).
-    #[error("smoltcp would not open with the connection's ISN and window scale")]
+    #[error("smoltcp did not open with the connection's ISN and window scale")]
     Syn,
     /// The socket did not follow the replay.
     #[error("replay failed at {0}")]
@@ -275,7 +275,7 @@ impl<'a> Replay<'a> {
         stage.inject(now, &syn_ack);
         let acknowledged = stage.poll(now).first().and_then(|sent| sent.ack);
         if acknowledged != Some(self.base()) {
-            return Err(ImportError::Replay("the handshake"));
+            return Err(ImportError::Replay("handshake"));
         }
         let window = self.bare(stage, self.base(), isn + 1, self.replay_window());
         stage.inject(now, &window);
@@ -323,7 +323,7 @@ impl<'a> Replay<'a> {
         let mut answers = stage.inject(now, &fin);
         answers.extend(stage.poll(now));
         let acknowledged = answers.iter().any(|sent| sent.ack == Some(self.delegated.rcv_nxt));
-        acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
+        acknowledged.then_some(()).ok_or(ImportError::Replay("FIN of the peer"))
     }
 
     /// Replays the blocks that SACK has reported. Returns those that do not fit: smoltcp's assembler has fewer entries
@@ -425,7 +425,7 @@ impl<'a> Replay<'a> {
             _ => State::Established,
         };
         if stage.socket(socket).state() != expected {
-            return Err(ImportError::Replay("the connection's state"));
+            return Err(ImportError::Replay("connection state"));
         }
         let mut socket = stage.leave(socket);
         let unsent =

@@ -98,31 +98,31 @@ impl Default for HostConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     /// Multicast, or all zero.
-    #[error("{0} is not a unicast Ethernet address")]
+    #[error("MAC address {0}: expected a unicast address")]
     Mac(MacAddress),
     /// Not unicast, or a prefix longer than the address.
-    #[error("{0}/{1} is not an address a host can have")]
+    #[error("address {0}/{1}: expected a unicast address with its prefix length")]
     Address(IpAddr, u8),
     /// More than [`ADDRESSES_MAX`].
-    #[error("{0} addresses; at most {ADDRESSES_MAX} are possible")]
+    #[error("{0} addresses: expected at most {ADDRESSES_MAX}")]
     Addresses(usize),
     /// Not unicast, or not on-link (IPv6 link-local addresses are).
-    #[error("{0} cannot be a gateway")]
+    #[error("gateway {0}: expected a unicast address on the link")]
     Gateway(IpAddr),
     /// Outside of [`MTU_MIN`] to [`MTU_MAX`].
-    #[error("MTU {0} is outside of {MTU_MIN} to {MTU_MAX}")]
+    #[error("MTU {0}: expected {MTU_MIN} to {MTU_MAX} bytes")]
     Mtu(usize),
     /// Outside of [`BUFFER_RANGE`].
-    #[error("a buffer of {0} bytes is outside of 4 KiB to 1 GiB")]
+    #[error("buffer of {0} bytes: expected 4 KiB to 1 GiB")]
     Buffer(usize),
     /// Larger than the maximum scaled window.
-    #[error("a receive window of {0} bytes is larger than 1 GiB")]
+    #[error("receive window of {0} bytes: expected at most 1 GiB")]
     ReceiveWindow(usize),
     /// A TTL of 0 is not sent (RFC 1122 §3.2.1.7).
-    #[error("TTL 0")]
+    #[error("TTL 0: expected 1 to 255")]
     Ttl,
     /// No engine, or shards whose ports do not share one ID allocator.
-    #[error("a host stack has at least one engine, and its clients one allocator of names")]
+    #[error("engines: expected at least one, and one allocator of names for all clients")]
     Shards,
 }
 

@@ -461,7 +461,7 @@ impl Host {
         let sent_at = if sent == 1 { opened_at } else { now };
         let packet = &syn[ETHERNET_HEADER_LEN..];
         let Some(socket) = accept(to_smoltcp(sent_at), tuple, iss, packet, listening) else {
-            tracing::error!(?tuple, "smoltcp rejected an accepted connection");
+            tracing::error!(?tuple, "accepted connection rejected by smoltcp");
             return false;
         };
         let mut flow = Flow::new(opened_at);

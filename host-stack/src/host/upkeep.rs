@@ -321,7 +321,7 @@ impl Host {
             let Asked::Answer(answer) = payload.delegated else {
                 // CH-QRY-3: connections whose state cannot be read are uploaded; the neighbor is released without
                 // dependents.
-                tracing::warn!(%next_hop, %status, "a query failed");
+                tracing::warn!(%next_hop, %status, "neighbor query failed");
                 failed.extend(self.connections_through(shard, next_hop));
                 continue;
             };
@@ -333,7 +333,7 @@ impl Host {
         }
         self.terminate(failed, Some(UploadReason::HardwareFailure));
         if !unreachable.is_empty() {
-            tracing::warn!(neighbors = unreachable.len(), "neighbors do not answer: invalidated");
+            tracing::warn!(neighbors = unreachable.len(), "unreachable neighbors invalidated");
             self.shards[shard].engine.invalidate(unreachable);
         }
     }

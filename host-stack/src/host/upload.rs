@@ -244,7 +244,7 @@ impl Host {
         match import(to_smoltcp(now), &state, self.config.send_buffer, clock::tsval) {
             Ok(imported) => self.settle(now, handle, offloaded, state, imported, origin),
             Err(error) => {
-                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost during its upload");
+                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost during upload");
                 self.stats.handoffs_lost += 1;
                 self.end_state(offloaded.client_id(), handle, state, HostError::StateLost);
             }
@@ -321,7 +321,7 @@ impl Host {
         history.returned_at = now;
         let hold = match origin {
             Origin::Refused(status) => {
-                tracing::warn!(?tuple, %status, "the target refused a connection");
+                tracing::warn!(?tuple, %status, "connection refused by the target");
                 history.refusal = Some(status);
                 history.refused(Refusal::Target(status));
                 self.rest_after(now, status)

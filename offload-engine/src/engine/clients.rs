@@ -33,7 +33,7 @@ pub const CLIENTS_MAX: usize = 256;
 
 /// Error: the engine already has the maximum number of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("node: no more than {CLIENTS_MAX} clients at once")]
+#[error("node: client limit of {CLIENTS_MAX} reached")]
 pub struct TooManyClients;
 
 /// A tag is `generation * CLIENTS_MAX + index`.

@@ -448,7 +448,7 @@ impl Connections {
         let tcp = match Connection::from_state(now, Box::new(state), payload, self.tcp) {
             Ok(tcp) => tcp,
             Err((error, state)) => {
-                tracing::warn!(?flow, %error, "initiate refused");
+                tracing::warn!(?flow, %error, "initiate rejected");
                 let (_, _, object) = TcpObject::split(client, *state);
                 return Err((NdisStatus::FAILURE, Box::new(object)));
             }

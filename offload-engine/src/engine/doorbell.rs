@@ -130,7 +130,7 @@ mod event {
             let ended = poll(&mut both, timeout.as_ref());
             match ended {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => tracing::warn!(%error, "poll"),
+                Err(error) => tracing::warn!(%error, "poll failed"),
             }
             !both[0].revents().is_empty()
         }

@@ -211,7 +211,7 @@ pub(super) fn reset_unowned(now: Instant, offloaded: &mut Offloaded) {
     if matches!(phase, TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait) {
         return;
     }
-    tracing::debug!(flow = ?offloaded.flow, client = ?offloaded.client, "reset: its client has left the node");
+    tracing::debug!(flow = ?offloaded.flow, client = ?offloaded.client, "connection reset: its client left the node");
     offloaded.io(now).disconnect(Disconnect::Abortive, NetBufferList::new(0));
 }
 

@@ -106,7 +106,7 @@ impl Trace {
     /// Closes the output at its first error, so that the error is logged once.
     fn end_on_error(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
-            tracing::error!(%error, "TCP trace ended by a write error");
+            tracing::error!(%error, "TCP trace stopped: write error");
             self.0 = None;
         }
     }

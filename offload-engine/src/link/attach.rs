@@ -52,7 +52,7 @@ impl NapiMode {
 #[non_exhaustive]
 pub enum TapError {
     /// The kernel does not accept the name.
-    #[error("bad interface name {name:?}: {reason}")]
+    #[error("interface name {name:?}: {reason}")]
     Name {
         /// Name given.
         name: String,
@@ -60,28 +60,27 @@ pub enum TapError {
         reason: &'static str,
     },
     /// The MTU is out of range.
-    #[error("MTU {mtu} is not within {MTU_MIN} to {MTU_MAX} bytes")]
+    #[error("MTU {mtu}: expected {MTU_MIN} to {MTU_MAX} bytes")]
     Mtu {
         /// MTU given.
         mtu: usize,
     },
     /// The TUN node does not exist.
-    #[error("{node} does not exist: load the `tun` module, or give the container this device")]
+    #[error("{node} not found: load the `tun` module, or add the device to the container")]
     NodeAbsent {
         /// Path of the node.
         node: PathBuf,
     },
     /// The TUN node exists, but has no driver.
-    #[error("{node} has no driver behind it: load the `tun` module (CONFIG_TUN)")]
+    #[error("{node} has no driver: load the `tun` module (CONFIG_TUN)")]
     NodeWithoutDriver {
         /// Path of the node.
         node: PathBuf,
     },
     /// The TUN node may not be opened.
     #[error(
-        "{node} may not be opened for reading and writing: it is mode {mode:04o} of user {owner}, \
-         and this process needs 0666 (udev's default), or to be user {owner}; in a container, the \
-         device cgroup must allow it too"
+        "{node} cannot be opened: mode {mode:04o}, owner {owner}, expected mode 0666 (udev's default) or \
+         this user as owner; in a container, the device cgroup must permit it too"
     )]
     NodeDenied {
         /// Path of the node.
@@ -93,28 +92,28 @@ pub enum TapError {
     },
     /// The interface may not be created, or belongs to another user.
     #[error(
-        "no permission for interface {name:?}: needs CAP_NET_ADMIN in this network namespace, or a \
-         persistent TAP that belongs to this user (ip tuntap add dev {name} mode tap user ...)"
+        "interface {name:?}: permission denied: requires CAP_NET_ADMIN in this network namespace, or a \
+         persistent TAP of this user (ip tuntap add dev {name} mode tap user ...)"
     )]
     NotPermitted {
         /// Name of the interface.
         name: String,
     },
     /// Another process has the interface open.
-    #[error("interface {name:?} is busy: another process has it open")]
+    #[error("interface {name:?} is busy: in use by another process")]
     Busy {
         /// Name of the interface.
         name: String,
     },
     /// The interface exists and is not a TAP that can be attached to.
-    #[error("interface {name:?} exists and is no single-queue TAP")]
+    #[error("interface {name:?} exists and is not a single-queue TAP")]
     NotATap {
         /// Name of the interface.
         name: String,
     },
     /// The interface exists and is not a multi-queue TAP.
     #[error(
-        "interface {name:?} exists and is no multi-queue TAP (ip tuntap add dev {name} mode tap \
+        "interface {name:?} exists and is not a multi-queue TAP: create one (ip tuntap add dev {name} mode tap \
          multi_queue ...)"
     )]
     NotMultiQueue {
@@ -122,16 +121,16 @@ pub enum TapError {
         name: String,
     },
     /// TAPs of this kernel have one queue.
-    #[error("no TAP with several queues on this kernel: IFF_MULTI_QUEUE is not among its features")]
+    #[error("multi-queue TAP not supported by this kernel: no IFF_MULTI_QUEUE")]
     NoMultiQueue,
     /// The number of queues is out of range.
-    #[error("{queues} queues: a TAP has 1 to {TAP_QUEUES_MAX}")]
+    #[error("{queues} queues: expected 1 to {TAP_QUEUES_MAX}")]
     Queues {
         /// Number given.
         queues: usize,
     },
     /// The vnet header is required and the kernel does not support it.
-    #[error("no virtio-net header on this kernel: {step} failed")]
+    #[error("virtio-net header not supported by this kernel: {step} failed")]
     NoVnetHeader {
         /// Request that failed.
         step: &'static str,
@@ -139,7 +138,7 @@ pub enum TapError {
         source: io::Error,
     },
     /// Reclaiming is required and not possible.
-    #[error("pages transmitted on interface {name:?} cannot be reclaimed")]
+    #[error("interface {name:?}: transmitted pages cannot be reclaimed")]
     NoReclaim {
         /// Name of the interface.
         name: String,
@@ -147,7 +146,7 @@ pub enum TapError {
         source: io::Error,
     },
     /// The inherited descriptor is not a usable TAP.
-    #[error("the descriptor {reason}")]
+    #[error("descriptor {reason}")]
     Descriptor {
         /// Problem with the descriptor.
         reason: &'static str,
@@ -195,18 +194,18 @@ impl Queueing {
 
 /// Error of reclaiming on a link without GSO packets.
 pub(super) fn no_super_segments() -> io::Error {
-    io::Error::other("there are no super-segments without the virtio-net header's segmentation")
+    io::Error::other("GSO packets not supported: enable the virtio-net header with segmentation")
 }
 
 /// Checks a name by the kernel's rules. Checked first because `tun_tap` silently truncates long names and the kernel
 /// only returns EINVAL.
 pub(super) fn check_name(name: &str) -> Result<(), TapError> {
     let reason = match name {
-        "" => "it is empty",
-        "." | ".." => "it is a directory's name",
-        _ if name.len() > NAME_BYTES_MAX => "it is longer than 15 bytes",
-        _ if name.contains(['/', ':', '\0']) => "it contains '/', ':' or a zero byte",
-        _ if name.contains(|c: char| c.is_whitespace()) => "it contains white space",
+        "" => "empty",
+        "." | ".." => "reserved",
+        _ if name.len() > NAME_BYTES_MAX => "longer than 15 bytes",
+        _ if name.contains(['/', ':', '\0']) => "contains '/', ':' or a zero byte",
+        _ if name.contains(|c: char| c.is_whitespace()) => "contains white space",
         _ => return Ok(()),
     };
     Err(TapError::Name { name: name.into(), reason })
@@ -236,15 +235,15 @@ pub(super) fn inherited(fd: &OwnedFd) -> Result<(String, c_int), TapError> {
     let (name, flags) =
         tun::interface(fd).map_err(|source| match Errno::from_io_error(&source) {
             Some(Errno::NOTTY | Errno::BADFD | Errno::INVAL) => {
-                refused("is not that of an attached TAP")
+                refused("is not an attached TAP")
             }
             _ => TapError::Io { step: "TUNGETIFF", source },
         })?;
     if flags & libc::IFF_TAP == 0 {
-        return Err(refused("is that of a TUN interface, not of a TAP"));
+        return Err(refused("is a TUN interface, expected a TAP"));
     }
     if flags & libc::IFF_NO_PI == 0 {
-        return Err(refused("has packet information before its frames; IFF_NO_PI is needed"));
+        return Err(refused("has packet information before frames: open the TAP with IFF_NO_PI"));
     }
     rustix::io::ioctl_fionbio(fd, true)
         .map_err(|error| TapError::Io { step: "FIONBIO", source: error.into() })?;
@@ -288,7 +287,7 @@ mod tests {
     fn absent_node_is_named() {
         let error = open_node("/nonexistent/tun".as_ref()).unwrap_err();
         assert!(matches!(&error, TapError::NodeAbsent { .. }));
-        assert!(std::format!("{error}").contains("/nonexistent/tun does not exist"));
+        assert!(std::format!("{error}").contains("/nonexistent/tun not found"));
     }
 
     #[test]

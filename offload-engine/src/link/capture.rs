@@ -227,7 +227,7 @@ impl<W: Write> Recorder<W> {
     }
 
     fn fail(&mut self, error: io::Error) {
-        tracing::error!(%error, frames = self.frames, "capture ended by a write error");
+        tracing::error!(%error, frames = self.frames, "capture stopped: write error");
         self.error = Some(error);
         self.writer = None;
     }

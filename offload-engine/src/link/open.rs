@@ -116,7 +116,7 @@ pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTa
     }
     let capabilities = opened[0].link.capabilities();
     if opened.iter().any(|queue| queue.link.capabilities() != capabilities) {
-        let source = io::Error::other("its queues were granted different offloads");
+        let source = io::Error::other("queues with different offloads");
         return Err(TapError::Io { step: "TUNSETOFFLOAD", source });
     }
     Ok(opened)
@@ -139,7 +139,7 @@ pub fn open_tap_descriptor(descriptor: OwnedFd, options: &TapOptions) -> Result<
         (true, VnetMode::Auto | VnetMode::On) => Some(Grant::Richest),
         (true, VnetMode::Checksum) => Some(Grant::Checksum),
         (true, VnetMode::Off) => {
-            let reason = "has a virtio-net header before its frames, and plain ones are asked for";
+            let reason = "has a virtio-net header before frames: expected plain frames";
             return Err(TapError::Descriptor { reason });
         }
         (false, VnetMode::Auto | VnetMode::Off) => None,
@@ -170,7 +170,7 @@ pub(super) fn open_tap_at(
             Ok(()) => opened.threaded_napi = true,
             Err(error) => {
                 let interface = &opened.name;
-                tracing::warn!(%interface, %error, "no threaded NAPI; writers take frames on");
+                tracing::warn!(%interface, %error, "threaded NAPI not enabled: frames are processed in the writer's context");
                 // NAPI without a thread costs more than it saves.
                 drop(opened);
                 let without = TapOptions { napi: NapiMode::Off, ..options.clone() };
@@ -212,7 +212,7 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
                     interface = %name,
                     step,
                     error = %source,
-                    "no virtio-net header; frames of MTU size only"
+                    "virtio-net header not enabled: no GSO packets"
                 );
                 let mut tap = open_plain()?;
                 tap.count_fallback();

@@ -197,7 +197,7 @@ impl VnetTap {
             return Ok(());
         }
         let opened = if !alone {
-            Err(io::Error::other("frames of several queues cannot be distinguished"))
+            Err(io::Error::other("frames of several queues cannot be distinguished: use one queue"))
         } else if !super_segments {
             Err(attach::no_super_segments())
         } else {
@@ -209,7 +209,7 @@ impl VnetTap {
                 return Err(TapError::NoReclaim { name: self.name.clone(), source });
             }
             (Err(error), _) => {
-                tracing::debug!(interface = %self.name, %error, "transmitted pages are not brought back");
+                tracing::debug!(interface = %self.name, %error, "transmitted pages not reclaimed");
             }
         }
         Ok(())

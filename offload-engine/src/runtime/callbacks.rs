@@ -136,7 +136,7 @@ impl Queue {
         while let Some(callback) = next {
             // A panic must not hold up the callbacks after it.
             if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-                tracing::error!("a consumer's callback has panicked");
+                tracing::error!("callback of a consumer panicked");
             }
             next = self.next();
         }

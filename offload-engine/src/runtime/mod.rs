@@ -54,13 +54,13 @@ pub enum Urgency {
 #[non_exhaustive]
 pub enum WaitError {
     /// The time limit is over.
-    #[error("node: not done within the time limit")]
+    #[error("node: time limit exceeded")]
     TimedOut,
     /// The link is lost.
     #[error("link: {0}")]
     Link(String),
     /// A thread of the node has panicked, for example in an upcall of its client.
-    #[error("node: a thread of the node has panicked")]
+    #[error("node: thread panicked")]
     Panicked,
 }
 

@@ -378,7 +378,7 @@ impl<K: Passive> Monitor<K> {
     fn check_descriptors(&self, state: &mut State<K>, now: Instant) {
         state.descriptor_check_at = now + DESCRIPTOR_CHECK_INTERVAL;
         if !state.is_lost && descriptor::are_lost() {
-            self.end_lost(state, WaitError::Link("descriptors closed by the program".into()));
+            self.end_lost(state, WaitError::Link("descriptors of the library closed by the program".into()));
         }
     }
 
@@ -427,7 +427,7 @@ impl<K: Passive> Monitor<K> {
         let mut state = self.enter();
         let lose = || self.lose(&mut state, WaitError::Panicked);
         if catch_unwind(AssertUnwindSafe(lose)).is_err() {
-            tracing::error!("what has panicked cannot be ended in order");
+            tracing::error!("node shut down without closing its connections: panic in the engine or host stack");
             self.fail(&mut state, WaitError::Panicked);
         }
         drop(state);

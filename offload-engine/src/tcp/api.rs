@@ -307,15 +307,15 @@ pub struct Info {
 #[non_exhaustive]
 pub enum ImportError {
     /// A phase in which no connection can be offloaded (CH-ST-1).
-    #[error("TCP: the connection is in a state in which it cannot be handed over")]
+    #[error("TCP: connection cannot be offloaded in its state")]
     Phase,
     /// SND.UNA <= SND.NXT <= SND.MAX does not hold, or the send data does not reach SND.MAX.
-    #[error("TCP: send sequence variables and handed-over data disagree")]
+    #[error("TCP: send sequence variables and send data disagree")]
     SendSequence,
     /// A scale above 14 (RFC 7323 §2.3).
-    #[error("TCP: window scale above 14")]
+    #[error("TCP: window scale out of range: expected at most 14")]
     WindowScale,
     /// More buffered or out-of-order data than the receive window.
-    #[error("TCP: more received data than the receive window")]
+    #[error("TCP: received data exceeds the receive window")]
     ReceiveData,
 }

@@ -123,7 +123,7 @@ impl Driver for Sockets {
     }
 
     fn migrate(&self, _handle: OffloadHandle, _to: Stack) -> io::Result<()> {
-        let message = "kernel sockets: the kernel's connections cannot be handed over";
+        let message = "kernel sockets: migration not supported";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 
@@ -170,7 +170,7 @@ impl Drop for Sockets {
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of the sockets has panicked");
+            tracing::error!("panic in the thread of the kernel sockets");
         }
     }
 }

@@ -269,13 +269,13 @@ impl fmt::Debug for HeaderOctets {
 pub enum DdpError {
     /// The ULPDU is shorter than its header. DDP has no code for this; as in Linux siw it is reported as a wrong FPDU
     /// (2/0/03).
-    #[error("ULPDU of {octets} octets is shorter than its header")]
+    #[error("ULPDU of {octets} octets: shorter than its header")]
     Short {
         /// Length of the ULPDU.
         octets: usize,
     },
     /// DV is not 1.
-    #[error("DDP version {version}")]
+    #[error("DDP version {version}: expected 1")]
     Version {
         /// True for a tagged segment.
         tagged: bool,
@@ -283,25 +283,25 @@ pub enum DdpError {
         version: u8,
     },
     /// The STag is not valid, or differs from that of the message in progress.
-    #[error("STag {:#010x} is not valid here", .0.0)]
+    #[error("STag {:#010x}: not valid for this segment", .0.0)]
     InvalidStag(Stag),
     /// The payload exceeds the buffer, or does not continue the previous segment of the message.
-    #[error("tagged offset {:#x} is not valid here", .0.0)]
+    #[error("tagged offset {:#x}: outside of the buffer, or not the next of its message", .0.0)]
     Bounds(TaggedOffset),
     /// The STag is associated with another stream or protection domain.
-    #[error("STag {:#010x} belongs to others", .0.0)]
+    #[error("STag {:#010x}: belongs to another stream or protection domain", .0.0)]
     NotAssociated(Stag),
     /// The payload exceeds the 64-bit offset space.
-    #[error("tagged offset {:#x} wraps", .0.0)]
+    #[error("tagged offset {:#x}: payload wraps around the offset space", .0.0)]
     Wrap(TaggedOffset),
     /// Unknown queue, or wrong queue for this message.
-    #[error("queue {} is not valid here", .0.0)]
+    #[error("queue number {}: not valid for this message", .0.0)]
     InvalidQueue(QueueNumber),
     /// No buffer is posted for the message.
-    #[error("no buffer for message {}", .0.0)]
+    #[error("message {}: no buffer posted", .0.0)]
     NoBuffer(Msn),
     /// The MSN is not the next one of its queue.
-    #[error("message {} came, {} is next", received.0, expected.0)]
+    #[error("message sequence number {}: expected {}", received.0, expected.0)]
     InvalidMsn {
         /// MSN received.
         received: Msn,
@@ -309,7 +309,7 @@ pub enum DdpError {
         expected: Msn,
     },
     /// The offset is not the next one of the message.
-    #[error("message offset {received} came, {expected} is next")]
+    #[error("message offset {received}: expected {expected}")]
     InvalidOffset {
         /// Offset received.
         received: u32,
@@ -317,7 +317,7 @@ pub enum DdpError {
         expected: u32,
     },
     /// The message does not fit its buffer.
-    #[error("message of {octets} octets or more for a buffer of {capacity}")]
+    #[error("message of at least {octets} octets: its buffer holds {capacity}")]
     TooLong {
         /// Octets of the message up to the end of this segment.
         octets: u64,
@@ -326,7 +326,7 @@ pub enum DdpError {
     },
     /// RsvdULP changes within a message (DDP-4.2-1, DDP-4.3-1): the segment belongs to another message. RDMAP's code
     /// for it is unexpected opcode (0/2/06).
-    #[error("another message begins within a message")]
+    #[error("message incomplete: next segment belongs to another message")]
     Interleaved,
 }
 

@@ -63,7 +63,7 @@ pub const MULPDU_MIN: u16 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum MpaError {
     /// CRC and octets of an FPDU disagree (code 2).
-    #[error("CRC {received:#010x} received, {computed:#010x} computed")]
+    #[error("CRC {received:#010x}: expected {computed:#010x}")]
     Crc {
         /// Value of the CRC field.
         received: u32,
@@ -71,7 +71,7 @@ pub enum MpaError {
         computed: u32,
     },
     /// A marker does not point to the start of the FPDU that holds it (code 3).
-    #[error("marker points back {received} octets, FPDU starts {expected} octets before it")]
+    #[error("marker points back {received} octets: expected {expected}, the start of its FPDU")]
     Marker {
         /// FPDUPTR as received, low two bits cleared.
         received: u16,

@@ -208,7 +208,7 @@ impl DisconnectReason {
 impl fmt::Display for DisconnectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.end_reason() {
-            None => f.write_str("the peer has closed the connection, and gives no reason"),
+            None => f.write_str("connection closed by the peer without a reason"),
             Some(reason) => write!(f, "{reason}"),
         }
     }
@@ -302,56 +302,56 @@ mod tests {
         let unknown = ErrorNumber { layer: 15, etype: 3, code: 0xfe };
         let lost = |loss| Some(EndReason::Lost(loss));
         for (reason, code, text) in [
-            (None, 0, "the peer has closed the connection, and gives no reason"),
+            (None, 0, "connection closed by the peer without a reason"),
             (
                 Some(EndReason::Found(WireError::MpaCrc.number())),
                 0x2002,
-                "this side found an error: MPA: CRC of an FPDU does not match (2/0/02)",
+                "error detected by this side: MPA: CRC of an FPDU does not match (2/0/02)",
             ),
             (
                 Some(EndReason::Terminated(stag)),
                 0x3_1100,
-                "the peer found an error: DDP, tagged buffer error: \
+                "error reported by the peer: DDP, tagged buffer error: \
                  STag of a tagged segment is not valid or not writable (1/1/00)",
             ),
             (
                 Some(EndReason::Terminated(unknown)),
                 0x3_f3fe,
-                "the peer found an error: unknown layer: unknown error (15/3/fe)",
+                "error reported by the peer: unknown layer: unknown error (15/3/fe)",
             ),
             (
                 Some(EndReason::Truncated(Truncation::Fpdu)),
                 0x1_2001,
-                "the peer's FIN came within an FPDU (2/0/01)",
+                "MPA: the peer's FIN arrived within an FPDU (2/0/01)",
             ),
             (
                 Some(EndReason::Truncated(Truncation::Message)),
                 0x2_2001,
-                "the peer's FIN came within a message (2/0/01)",
+                "RDMAP: the peer's FIN arrived within a message (2/0/01)",
             ),
-            (lost(Loss::Reset), 0x4_2001, "TCP: the peer has reset the connection (2/0/01)"),
+            (lost(Loss::Reset), 0x4_2001, "TCP: connection reset by peer (2/0/01)"),
             (
                 lost(Loss::NoAnswer),
                 0x5_2001,
-                "TCP: the peer does not answer, neither retransmissions nor probes of keep-alive \
+                "TCP: no response from the peer to retransmissions or keep-alive probes \
                  (2/0/01)",
             ),
-            (lost(Loss::Device), 0x6_2001, "the device of this side is gone (2/0/01)"),
-            (lost(Loss::Other), 0x2001, "TCP: this side has lost the connection (2/0/01)"),
+            (lost(Loss::Device), 0x6_2001, "device of this side: removed (2/0/01)"),
+            (lost(Loss::Other), 0x2001, "TCP: connection lost on this side (2/0/01)"),
             (
                 Some(EndReason::CqOverrun),
                 0x7_0000,
-                "this side found an error: a completion queue has overrun",
+                "error detected by this side: completion queue overrun",
             ),
             (
                 Some(EndReason::Found(WireError::RdmapLocalCatastrophic.number())),
                 0x8_0000,
-                "this side found an error: RDMAP, local catastrophic error: RDMAP failed locally (0/0/00)",
+                "error detected by this side: RDMAP, local catastrophic error: RDMAP failed locally (0/0/00)",
             ),
             (
                 Some(EndReason::TerminatedUnnumbered),
                 0x9_0000,
-                "the peer found an error: its Terminate has no error number",
+                "error reported by the peer: Terminate without an error number",
             ),
         ] {
             let value = DisconnectReason::new(reason);

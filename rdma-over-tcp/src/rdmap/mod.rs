@@ -193,13 +193,13 @@ pub enum RdmapError {
     #[error(transparent)]
     Ddp(#[from] DdpError),
     /// RV is not 1.
-    #[error("RDMAP version {0}")]
+    #[error("RDMAP version {0}: expected 1")]
     Version(u8),
     /// Unknown opcode.
-    #[error("opcode {0}")]
+    #[error("opcode {0}: unknown")]
     Opcode(u8),
     /// The opcode is not valid for this kind of segment (RDM-4.1-3).
-    #[error("{opcode} on {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
+    #[error("{opcode}: not valid in {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
     SegmentKind {
         /// Opcode received.
         opcode: Opcode,
@@ -207,7 +207,7 @@ pub enum RdmapError {
         tagged: bool,
     },
     /// A message of fixed length that is not one segment of exactly that many octets after the DDP header.
-    #[error("message of {octets} octets, {expected} are due")]
+    #[error("message of {octets} octets: expected {expected}")]
     Length {
         /// Octets of the segment's payload.
         octets: usize,
@@ -215,7 +215,7 @@ pub enum RdmapError {
         expected: usize,
     },
     /// Unknown Atomic Operation (EXT-5.2.1-2).
-    #[error("atomic operation {0}")]
+    #[error("atomic operation {0}: unknown")]
     AtomicOpcode(u8),
 }
 

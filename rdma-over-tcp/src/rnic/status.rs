@@ -36,64 +36,64 @@ pub enum VerbError {
     #[error("no such object")]
     InvalidHandle,
     /// An argument outside its range.
-    #[error("an argument is outside its range")]
+    #[error("argument out of range")]
     InvalidArgument,
     /// More scatter/gather entries than the queue pair supports.
     #[error("too many scatter/gather entries")]
     TooManySges,
     /// More bytes than a request may transfer.
-    #[error("too many bytes for one request")]
+    #[error("request too long")]
     TooLong,
     /// More inline data than the queue pair supports.
     #[error("too much inline data")]
     InlineTooLong,
     /// The queue is at its depth.
-    #[error("the queue is full")]
+    #[error("queue full")]
     QueueFull,
     /// The queue pair accepts no requests in this state.
-    #[error("the queue pair is not connected")]
+    #[error("queue pair not connected")]
     NotConnected,
     /// The connection was negotiated without reads.
-    #[error("the connection allows no reads")]
+    #[error("connection does not support Reads")]
     NoReads,
     /// The queue pair does not support RFC 7306 ([`Config::rfc7306`](super::Config::rfc7306)).
-    #[error("the queue pair allows no atomics and no immediate data")]
+    #[error("queue pair does not support atomics and immediate data")]
     NoExtensions,
     /// A write right for read-only memory.
-    #[error("the memory may only be read")]
+    #[error("memory is read-only")]
     ReadOnly,
     /// A logical address outside of every mapping.
-    #[error("no mapping has this logical address")]
+    #[error("logical address not mapped")]
     NotMapped,
     /// The region was initialized without remote access.
-    #[error("the region is not for remote access")]
+    #[error("region does not permit remote access")]
     NoRemoteAccess,
     /// A window requests rights that its region does not allow.
-    #[error("the region does not allow these rights")]
+    #[error("region does not permit these rights")]
     RightsNotAllowed,
     /// Memory windows are bound to the region.
-    #[error("memory windows are bound to the region")]
+    #[error("region has bound memory windows")]
     WindowsBound,
     /// More pages than a fast registration supports.
     #[error("too many pages")]
     TooManyPages,
     /// The completion queue has more entries than its new depth.
-    #[error("more completions are queued than fit")]
+    #[error("completion queue holds more entries than the new depth")]
     CompletionsPresent,
     /// The shared receive queue has more receives than its new depth.
-    #[error("more receives are queued than fit")]
+    #[error("shared receive queue holds more receives than the new depth")]
     ReceivesPresent,
     /// A table is full, or memory is exhausted.
-    #[error("no resources are left")]
+    #[error("out of resources")]
     NoResources,
     /// Both limits of the moderation are disabled: no notification would ever be delivered.
-    #[error("neither limit of the moderation ends it")]
+    #[error("interrupt moderation needs a count or an interval")]
     NeverNotified,
     /// The completion queue has failed and delivers no completions.
-    #[error("the completion queue has failed")]
+    #[error("completion queue failed")]
     CqFailed,
     /// The device was removed.
-    #[error("the device is gone")]
+    #[error("device removed")]
     DeviceLost,
 }
 
@@ -101,61 +101,61 @@ pub enum VerbError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConnectError {
     /// No listener has the address, or the peer rejected the connection.
-    #[error("the peer refused the connection")]
+    #[error("connection refused by the peer")]
     Refused,
     /// One of the ends aborted the connection.
-    #[error("the connection was aborted")]
+    #[error("connection aborted")]
     Aborted,
     /// The peer does not answer.
-    #[error("the peer does not answer")]
+    #[error("no response from the peer")]
     TimedOut,
     /// The consumer closed the object before the request was complete.
-    #[error("cancelled")]
+    #[error("request canceled")]
     Cancelled,
     /// The next hop does not answer.
-    #[error("the host is unreachable")]
+    #[error("host unreachable")]
     HostUnreachable,
     /// There is no route.
-    #[error("the network is unreachable")]
+    #[error("network unreachable")]
     NetworkUnreachable,
     /// The address is not a local address, or no peer can have it.
-    #[error("not a valid address")]
+    #[error("invalid address")]
     InvalidAddress,
     /// The local address is in use.
-    #[error("the address is in use")]
+    #[error("address in use")]
     AddressInUse,
     /// A connection between these two addresses exists.
-    #[error("the connection exists")]
+    #[error("connection already exists")]
     ConnectionExists,
     /// No ephemeral port is left.
-    #[error("no port is left")]
+    #[error("no free ephemeral port")]
     NoPorts,
     /// The connector or listener is already in use.
-    #[error("the object has an address already")]
+    #[error("object already bound to an address")]
     AlreadyBound,
     /// The queue pair already has a connection.
-    #[error("the queue pair is connected already")]
+    #[error("queue pair already connected")]
     QpConnected,
     /// The queue pair can no longer be connected.
-    #[error("the queue pair cannot be connected")]
+    #[error("queue pair can no longer be connected")]
     QpUnusable,
     /// The call is not valid in this state.
-    #[error("not in this state")]
+    #[error("call not valid in this state")]
     InvalidState,
     /// More private data than fits.
-    #[error("too much private data")]
+    #[error("private data too long")]
     PrivateDataTooLong,
     /// The object does not exist or is being closed.
     #[error("no such object")]
     InvalidHandle,
     /// A table is full, or memory is exhausted.
-    #[error("no resources are left")]
+    #[error("out of resources")]
     NoResources,
     /// The process or the machine has no file descriptor left.
-    #[error("no descriptor is left")]
+    #[error("no free file descriptor")]
     NoDescriptors,
     /// The device was removed, and all of its connections with it.
-    #[error("the device is gone")]
+    #[error("device removed")]
     DeviceLost,
 }
 
@@ -174,9 +174,9 @@ impl From<ConnectError> for Loss {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CqFailure {
     /// A completion did not fit. The queue is empty from then on.
-    #[error("the completion queue has overrun")]
+    #[error("completion queue overrun")]
     Overrun,
     /// The device was removed. Earlier completions, and those flushed by the removal, can be polled.
-    #[error("the device is gone")]
+    #[error("device removed")]
     DeviceLost,
 }

@@ -153,15 +153,15 @@ fn no_reply() {
     let mut replies = no_frames(FrameKind::Reply);
     replies.push(frame(FrameKind::Reply, &[0x40, 1, 0, 0]));
     replies.push(frame(FrameKind::Reply, &[0x40, 2, 0, 0]));
-    let invalid = "MPA: the peer's Reply is not valid:";
+    let invalid = "MPA: invalid Reply from the peer:";
     let frame = "not an MPA frame:";
     let short = "enhanced frame with 3 octets of private data: expected at least 4";
     let form =
         "without enhanced data, expected revision 2 with enhanced data: connect with revision 1";
     let words = [
-        format!("MPA: the peer's answer is no Reply: {frame} octet 0 of the key differs"),
-        format!("MPA: the peer's answer is no Reply: {frame} octet 15 of the key differs"),
-        format!("MPA: the peer's answer is no Reply: {frame} octet 9 of the key differs"),
+        format!("MPA: the peer's response is not a Reply: {frame} key of the frame: octet 0 differs"),
+        format!("MPA: the peer's response is not a Reply: {frame} key of the frame: octet 15 differs"),
+        format!("MPA: the peer's response is not a Reply: {frame} key of the frame: octet 9 differs"),
         format!("{invalid} {frame} MPA revision 3: expected 0 to 2"),
         format!("{invalid} {frame} private data of 513 octets: expected at most 512"),
         format!("{invalid} {frame} {short}"),

@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(Event::terminate(1, &none, DisconnectReason(0x206)), None);
         let out = QpStats { terminates_out: 1, ..none };
         let text = Event::terminate(1, &out, DisconnectReason(0x206)).unwrap().to_string();
-        assert!(text.starts_with("1: Terminate sent: this side found an error: RDMAP"), "{text}");
+        assert!(text.starts_with("1: Terminate sent: error detected by this side: RDMAP"), "{text}");
         let received = QpStats { terminates_in: 1, ..none };
         let text = Event::terminate(1, &received, DisconnectReason(0x3_1101)).unwrap();
         assert!(matches!(text, Event::Terminate { sent: false, code: Some(0x1101), .. }));
@@ -251,11 +251,11 @@ mod tests {
             ..NdkResultEx::default()
         };
         let text = Event::failed(1, &receive).to_string();
-        let words = "this side found an error: DDP, untagged buffer error: message is longer";
+        let words = "error detected by this side: DDP, untagged buffer error: message is longer";
         assert!(text.contains(words) && text.contains("(0x80000005)"), "{text}");
         let send = NdkResultEx { operation: OperationType::Send, ..receive };
         let text = Event::failed(1, &send).to_string();
-        assert!(text.contains("the peer found an error") && text.contains("1/2/05"), "{text}");
+        assert!(text.contains("error reported by the peer") && text.contains("1/2/05"), "{text}");
         let local = NdkResultEx { provider_error_code: 0, ..receive };
         assert!(Event::failed(1, &local).to_string().ends_with(&local.status.to_string()));
     }

@@ -10,7 +10,7 @@
 //! installed headers. Callers allocate these structures on their stacks, so a structure that is too long overwrites
 //! other variables.
 #![no_std]
-#![allow(non_camel_case_types, reason = "the names of the C headers")]
+#![allow(non_camel_case_types, reason = "names of the C headers")]
 
 #[macro_use]
 mod layout;

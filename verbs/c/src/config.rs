@@ -47,7 +47,7 @@ fn settings() -> &'static Settings {
         let (settings, bad) = Settings::from_environment();
         start_log(&settings);
         for setting in bad {
-            tracing::error!("{setting}; it is ignored");
+            tracing::error!("{setting}: setting ignored");
         }
         settings
     })
@@ -108,7 +108,7 @@ fn start_services(device: &'static Device) {
     if let Some(path) = &settings().usage
         && let Err(error) = usage::begin(path)
     {
-        tracing::error!("use of the device not recorded: {}: {error}", path.display());
+        tracing::error!("device usage not recorded: {}: {error}", path.display());
     }
     let served = settings().adapter().serve(vec![device.adapter().clone()]);
     let control = served.unwrap_or_else(|failure| {
@@ -122,7 +122,7 @@ fn start_services(device: &'static Device) {
     }
     // SAFETY: `finish` is a function of this library, which is never unloaded while the program runs.
     if unsafe { libc::atexit(finish) } != 0 {
-        tracing::error!("the end of captures may be missing: no room for an exit handler");
+        tracing::error!("exit handler not installed: captures may end early");
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn interface() -> Interface {
 pub(crate) fn device() -> Result<&'static Device, Errno> {
     start().inspect_err(|error| {
         if let (Errno(libc::EBUSY), Some(node)) = (error, settings().transport().node()) {
-            tracing::error!("TAP {}: another process has the node", node.tap);
+            tracing::error!("TAP {}: in use by another process", node.tap);
         }
     })
 }

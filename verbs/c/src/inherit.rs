@@ -26,7 +26,7 @@ const TAKE_OVER_LIMIT: Duration = Duration::from_secs(3);
 /// Pause between two attempts to open the node.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Function that starts the device of a process. `EBUSY`: another process has the node.
+/// Function that starts the device of a process. `EBUSY`: in use by another process.
 type Start = fn() -> Result<&'static Device, Errno>;
 
 static START: OnceLock<Start> = OnceLock::new();
@@ -80,7 +80,7 @@ pub(crate) fn device() -> Result<&'static Device, Errno> {
                 std::thread::park_timeout(ATTEMPT_PAUSE);
             }
             Err(error) => {
-                tracing::error!(%error, "node of the parent process not taken over: it ends with the parent");
+                tracing::error!(%error, "node of the parent process not inherited: it exits with the parent");
                 return Err(Errno(libc::ENODEV));
             }
             started => return started,
@@ -104,7 +104,7 @@ pub(crate) fn take_over(channel: &Arc<EventChannel>) -> Result<(), Errno> {
     taken.map_err(|error| {
         tracing::error!(
             %error,
-            "event channel of the parent process not taken over: its identifiers stay with the parent"
+            "event channel of the parent process not inherited: its identifiers remain with the parent"
         );
         Errno(libc::ENODEV)
     })

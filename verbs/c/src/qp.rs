@@ -278,8 +278,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
             tracing::error!(
                 qpn = state.qp.number(),
-                "ibv_modify_qp to RTR: an address or QP number is not supported on iWARP: connect by librdmacm \
-                 (rdma_connect, rdma_accept; perftest and qperf: option -R at both ends)"
+                "ibv_modify_qp to RTR: address and QP number not supported on iWARP: connect with librdmacm \
+                 (rdma_connect, rdma_accept; perftest and qperf: option -R on both sides)"
             );
             return Err(Errno(libc::EINVAL));
         }

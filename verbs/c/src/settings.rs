@@ -64,11 +64,11 @@ impl Settings {
     fn read(variable: impl Fn(&'static str) -> Option<OsString>) -> (Self, Vec<BadSetting>) {
         let mut bad = Vec::new();
         let mut reader = Reader { variable: &variable, bad: &mut bad };
-        let expected = "options of an adapter in JSON, as flue run gives them";
+        let expected = "adapter options in JSON, as set by flue run";
         let mut options =
             reader.value(OPTIONS_VARIABLE, expected, parse::<AdapterOptions>).unwrap_or_default();
         let AdapterOptions { transport, mpa, rfc7306, receive_wait, map, control } = &mut options;
-        let expected = "a node in JSON, as flue run gives it";
+        let expected = "node options in JSON, as set by flue run";
         let from_json = |text: &str| serde_json::from_str::<LaunchedNode>(text).ok();
         if let Some(node) = reader.value(settings::TAP, expected, from_json) {
             *transport = TransportOptions::Launched(Box::new(node));
@@ -84,7 +84,7 @@ impl Settings {
         reader.word(&mut mpa.accept.rtr, settings::RTR, "send, write or read");
         reader.word(rfc7306, settings::RFC7306, "on or off");
         let seconds = |text: &str| parse_receive_wait(text).ok();
-        if let Some(wait) = reader.value(settings::RECEIVE_WAIT, "seconds, up to 3600", seconds) {
+        if let Some(wait) = reader.value(settings::RECEIVE_WAIT, "0 to 3600 seconds", seconds) {
             *receive_wait = Some(wait);
         }
         if let Some(list) = reader.value(settings::MAP, "HOST=NODE,...", parse_list) {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(settings, expected);
         let said: Vec<_> = bad.iter().map(ToString::to_string).collect();
         let expected = [
-            "FLUE_VERBS_TAP={}: expected a node in JSON, as flue run gives it",
+            "FLUE_VERBS_TAP={}: expected node options in JSON, as set by flue run",
             "FLUE_VERBS_RTR=seldom: expected send, write or read",
         ];
         assert_eq!(said, expected);
@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(settings, Settings::default());
             let bad = bad[0].to_string();
             assert!(
-                bad.ends_with("expected options of an adapter in JSON, as flue run gives them"),
+                bad.ends_with("expected adapter options in JSON, as set by flue run"),
                 "{bad}"
             );
         }

@@ -107,7 +107,7 @@ impl Addresses {
         let port = at.port();
         if matches!(self, Self::Machine) && listeners::has_listener(port) {
             tracing::error!(
-                "bind to {at}: address in use: a TCP listener of this program has port {port}: use another RDMA port, \
+                "bind to {at}: address in use: this program has a TCP listener on port {port}: use another RDMA port, \
                  flue run --port-map {port}=PORT"
             );
         }

@@ -120,7 +120,7 @@ impl Device {
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread available. `ENODEV`: too many
-    /// generations, or the node cannot be started; the log has the cause. `EBUSY`: another process has the node.
+    /// generations, or the node cannot be started; the log has the cause. `EBUSY`: in use by another process.
     pub fn get(options: impl FnOnce() -> (AdapterOptions, Config)) -> Result<&'static Self, Errno> {
         let generation = generation();
         let place = DEVICES.get(generation).ok_or(Errno::NODEV)?;

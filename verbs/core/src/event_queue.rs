@@ -122,11 +122,11 @@ impl Descriptor {
             return;
         }
         if !self.is_intact() {
-            tracing::error!(error = "descriptor closed by the program", "event not announced");
+            tracing::error!(error = "event descriptor closed by the program", "event notification failed");
             return;
         }
         if let Err(error) = io::write(self.events(), &units.to_ne_bytes()) {
-            tracing::error!(%error, "event not announced");
+            tracing::error!(%error, "event notification failed");
         }
     }
 }
@@ -244,7 +244,7 @@ impl<T> EventQueue<T> {
         if !withdrawn.is_empty()
             && let Err(error) = self.take_units(withdrawn.len())
         {
-            tracing::error!(%error, "events not withdrawn from the descriptor");
+            tracing::error!(%error, "event descriptor not cleared");
         }
         withdrawn
     }

@@ -49,7 +49,7 @@ fn end() {
     if has_failed.swap(true, Ordering::AcqRel) {
         return;
     }
-    tracing::error!("device failed: its connections are closed");
+    tracing::error!("device failed: connections closed");
     cm::remove_device();
     async_event::device_failed();
     event_queue::close_all();

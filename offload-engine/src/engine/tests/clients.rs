@@ -130,7 +130,7 @@ fn tags_are_never_reused() {
         clients.insert(|_| Client::default()).unwrap();
     }
     let error = clients.insert(|_| -> Client { panic!("there is no room") }).unwrap_err();
-    assert_eq!(error.to_string(), "node: no more than 256 clients at once");
+    assert_eq!(error.to_string(), "node: client limit of 256 reached");
 }
 
 // A removed client is dropped where no lock is held, after its last callbacks.

@@ -71,7 +71,7 @@ pub struct Impairments {
 #[non_exhaustive]
 pub enum ImpairmentError {
     /// A percentage is not within 0 to 100, or not a number.
-    #[error("{what} of {value} % is not within 0 to 100")]
+    #[error("{what} of {value} %: expected 0 to 100")]
     Percentage {
         /// Name of the setting.
         what: &'static str,
@@ -79,14 +79,14 @@ pub enum ImpairmentError {
         value: f64,
     },
     /// The mean burst is out of range, or not a number.
-    #[error("burst of {mean} frames is not within 1 to {BURST_MEAN_MAX}")]
+    #[error("burst of {mean} frames: expected 1 to {BURST_MEAN_MAX}")]
     Burst {
         /// Mean given.
         mean: f64,
     },
     /// At least one frame arrives between two bursts, so short bursts cannot lose most frames.
     #[error(
-        "drop of {drop_pct} % in bursts of {mean} frames cannot be: at most {drop_pct_max:.1} %"
+        "drop of {drop_pct} % in bursts of {mean} frames: expected at most {drop_pct_max:.1} %"
     )]
     BurstTooShort {
         /// Percentage given.
@@ -97,13 +97,13 @@ pub enum ImpairmentError {
         drop_pct_max: f64,
     },
     /// The delay is too long.
-    #[error("delay of {delay:?} is longer than {DELAY_MAX:?}")]
+    #[error("delay of {delay:?}: expected at most {DELAY_MAX:?}")]
     Delay {
         /// Delay given.
         delay: Duration,
     },
     /// The jitter exceeds the delay: frames would arrive before they were sent.
-    #[error("jitter of {jitter:?} is more than the delay of {delay:?}")]
+    #[error("jitter of {jitter:?}: expected at most the delay of {delay:?}")]
     Jitter {
         /// Jitter given.
         jitter: Duration,
@@ -111,10 +111,10 @@ pub enum ImpairmentError {
         delay: Duration,
     },
     /// The rate is zero.
-    #[error("rate of 0 bit/s carries nothing")]
+    #[error("rate of 0 bit/s: expected at least 1")]
     Rate,
     /// The queue limit is zero.
-    #[error("queue of 0 lets nothing pass")]
+    #[error("queue of 0: expected at least 1")]
     Queue,
 }
 

@@ -339,25 +339,25 @@ fn settings_out_of_range_are_refused() {
     };
     assert_eq!(good.validate(), Ok(()));
     let errors = [
-        (Impairments { drop_pct: 100.1, ..good }, "drop of 100.1 % is not within 0 to 100"),
-        (Impairments { duplicate_pct: -1.0, ..good }, "duplicate of -1 % is not within 0 to 100"),
-        (Impairments { reorder_pct: f64::NAN, ..good }, "reorder of NaN % is not within 0 to 100"),
+        (Impairments { drop_pct: 100.1, ..good }, "drop of 100.1 %: expected 0 to 100"),
+        (Impairments { duplicate_pct: -1.0, ..good }, "duplicate of -1 %: expected 0 to 100"),
+        (Impairments { reorder_pct: f64::NAN, ..good }, "reorder of NaN %: expected 0 to 100"),
         (
             Impairments { corrupt_pct: f64::INFINITY, ..good },
-            "corrupt of inf % is not within 0 to 100",
+            "corrupt of inf %: expected 0 to 100",
         ),
-        (Impairments { delay: Duration::from_secs(61), ..good }, "delay of 61s is longer than 60s"),
-        (Impairments { rate_bps: Some(0), ..good }, "rate of 0 bit/s carries nothing"),
-        (Impairments { queue: QueueLimit::Bytes(0), ..good }, "queue of 0 lets nothing pass"),
-        (Impairments { queue: QueueLimit::Frames(0), ..good }, "queue of 0 lets nothing pass"),
-        (Impairments { burst_mean: 0.5, ..good }, "burst of 0.5 frames is not within 1 to 10000"),
+        (Impairments { delay: Duration::from_secs(61), ..good }, "delay of 61s: expected at most 60s"),
+        (Impairments { rate_bps: Some(0), ..good }, "rate of 0 bit/s: expected at least 1"),
+        (Impairments { queue: QueueLimit::Bytes(0), ..good }, "queue of 0: expected at least 1"),
+        (Impairments { queue: QueueLimit::Frames(0), ..good }, "queue of 0: expected at least 1"),
+        (Impairments { burst_mean: 0.5, ..good }, "burst of 0.5 frames: expected 1 to 10000"),
         (
             Impairments { drop_pct: 80.0, burst_mean: 3.0, ..good },
-            "drop of 80 % in bursts of 3 frames cannot be: at most 75.0 %",
+            "drop of 80 % in bursts of 3 frames: expected at most 75.0 %",
         ),
         (
             Impairments { jitter: Duration::from_secs(61), ..good },
-            "jitter of 61s is more than the delay of 60s",
+            "jitter of 61s: expected at most the delay of 60s",
         ),
     ];
     for (settings, message) in errors {

@@ -223,7 +223,7 @@ impl PrivateData {
 
 /// Error: private data longer than a frame can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{octets} octets of private data, at most 512 fit")]
+#[error("private data of {octets} octets: expected at most 512")]
 pub struct PrivateDataTooLong {
     /// Octets given.
     pub octets: usize,
@@ -252,7 +252,7 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FrameError {
     /// The key differs (MPA-7.1.1-2); also when both sides are initiators (MPA-7.1.2-13).
-    #[error("octet {at} of the key differs")]
+    #[error("key of the frame: octet {at} differs")]
     Key {
         /// Index of the first octet that differs.
         at: usize,

@@ -148,13 +148,13 @@ pub enum StartupError {
     #[error("not an MPA frame: {0}")]
     Frame(#[from] FrameError),
     /// Octets were received after a Request, before any Reply.
-    #[error("{octets} octets after the Request, expected none before the Reply")]
+    #[error("{octets} octets after the Request: expected none before the Reply")]
     EarlyData {
         /// Number of octets.
         octets: usize,
     },
     /// The responder's ULP rejected the connection.
-    #[error("rejected by the peer")]
+    #[error("connection rejected by the peer")]
     Rejected {
         /// Private data of the peer's ULP.
         private_data: Bytes,
@@ -179,7 +179,7 @@ pub enum StartupError {
     },
     /// The responder's ORD exceeds this side's IRD (MPE-9.1-6).
     #[error(
-        "the peer's ORD {wanted} exceeds this side's IRD {have}: lower the one or raise the other"
+        "the peer's ORD {wanted} exceeds this side's IRD {have}: reduce the ORD or increase the IRD"
     )]
     InsufficientIrd {
         /// The responder's ORD.
@@ -191,8 +191,8 @@ pub enum StartupError {
     },
     /// No RTR message of the Reply was offered (MPE-9.2-8).
     #[error(
-        "no ready-to-receive message in common: the peer's Reply has {theirs}, expected one of {ours}: \
-         allow the same one at both ends"
+        "no common ready-to-receive message: the peer's Reply has {theirs}, expected one of {ours}: \
+         allow the same one on both sides"
     )]
     NoMatchingRtr {
         /// RTR messages of the Request.
@@ -205,7 +205,7 @@ pub enum StartupError {
     /// The only common RTR message is a Read, which the responder cannot serve (MPE-9.2-8).
     #[error(
         "ready-to-receive message Read: the peer's IRD is 0, expected at least 1: \
-         raise it or allow another message at both ends"
+         increase it or allow another message on both sides"
     )]
     ReadRtrWithoutIrd {
         /// Framing of the Terminate.

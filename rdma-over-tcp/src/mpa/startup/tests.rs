@@ -383,22 +383,22 @@ fn errors_name_the_received_and_the_expected_value() {
         ),
         (
             StartupError::InsufficientIrd { wanted: 17, have: 16, framing },
-            "the peer's ORD 17 exceeds this side's IRD 16: lower the one or raise the other",
+            "the peer's ORD 17 exceeds this side's IRD 16: reduce the ORD or increase the IRD",
         ),
         (
             StartupError::NoMatchingRtr { ours: WRITE_OR_READ, theirs: send, framing },
-            "no ready-to-receive message in common: the peer's Reply has Send, \
-             expected one of Write, Read: allow the same one at both ends",
+            "no common ready-to-receive message: the peer's Reply has Send, \
+             expected one of Write, Read: allow the same one on both sides",
         ),
         (
             StartupError::NoMatchingRtr { ours: write, theirs: RtrSet::NONE, framing },
-            "no ready-to-receive message in common: the peer's Reply has none, \
-             expected one of Write: allow the same one at both ends",
+            "no common ready-to-receive message: the peer's Reply has none, \
+             expected one of Write: allow the same one on both sides",
         ),
         (
             StartupError::ReadRtrWithoutIrd { framing },
             "ready-to-receive message Read: the peer's IRD is 0, expected at least 1: \
-             raise it or allow another message at both ends",
+             increase it or allow another message on both sides",
         ),
         (
             FrameError::PrivateDataLength(513).into(),

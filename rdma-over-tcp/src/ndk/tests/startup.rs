@@ -123,7 +123,7 @@ fn causes_of_failures() {
     let active = Side::new(&bench, 0);
     bench.connect_error = Some(ConnectError::TimedOut);
     let connector = connecting(&mut bench, &active);
-    assert_eq!(cause_text(&connector), "TCP: the peer has not answered within 30 s");
+    assert_eq!(cause_text(&connector), "TCP: no response from the peer within 30 s");
     bench.connect_error = None;
     let (_listener, mailbox) = listen(&mut bench);
     for (data, words) in [
@@ -137,7 +137,7 @@ fn causes_of_failures() {
         bench.settle();
         assert_eq!(
             cause_text(&connector),
-            format!("MPA: the peer has rejected the connection{words}")
+            format!("MPA: connection rejected by the peer{words}")
         );
         assert_eq!(active.log.take().pop(), Some(("connect", NtStatus::CONNECTION_REFUSED)));
     }
@@ -145,12 +145,12 @@ fn causes_of_failures() {
     // The Reply does not arrive in time.
     let connector = connecting(&mut bench, &active);
     bench.advance(AdapterConfig::default().reply_timeout);
-    assert_eq!(cause_text(&connector), "MPA: the peer has sent no Reply within 10 s");
+    assert_eq!(cause_text(&connector), "MPA: no Reply from the peer within 10 s");
     assert_eq!(active.log.take(), [("connect", NtStatus::IO_TIMEOUT)]);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     assert_eq!(
         cause_text(&incoming),
-        "during start-up: TCP: the peer has reset the connection (2/0/01)"
+        "MPA start-up failed: TCP: connection reset by peer (2/0/01)"
     );
 
     // A retry clears the connector's cause.
@@ -169,10 +169,10 @@ pub(super) fn causes_of_failed_accepts() {
     let mut connector = connecting(&mut bench, &active);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     bench.advance(config.accept_timeout);
-    assert_eq!(cause_text(&incoming), "this side has not answered the Request within 120 s");
+    assert_eq!(cause_text(&incoming), "MPA: Request not answered by this side within 120 s");
     assert_eq!(
         cause_text(&connector),
-        "MPA: the peer has rejected the connection, without private data"
+        "MPA: connection rejected by the peer, without private data"
     );
 
     // The initiator's consumer does not continue.
@@ -184,12 +184,12 @@ pub(super) fn causes_of_failed_accepts() {
     bench.advance(config.accept_timeout);
     assert_eq!(
         cause_text(&incoming),
-        "MPA: the peer has sent no message behind our Reply within 120 s"
+        "MPA: no message from the peer within 120 s after the Reply"
     );
     assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
     bench.settle();
     assert_eq!(
         cause_text(&connector),
-        "during start-up: TCP: the peer has reset the connection (2/0/01)"
+        "MPA start-up failed: TCP: connection reset by peer (2/0/01)"
     );
 }

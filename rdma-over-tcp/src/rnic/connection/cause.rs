@@ -61,22 +61,22 @@ impl fmt::Display for ConnectCause {
         match self {
             Self::Tcp(error) => write!(f, "TCP: {error}"),
             Self::NoHandshake(limit) => {
-                write!(f, "TCP: the peer has not answered within {} s", limit.as_secs_f64())
+                write!(f, "TCP: no response from the peer within {} s", limit.as_secs_f64())
             }
             Self::Startup(error) => startup(f, error),
             Self::NoReply(limit) => {
-                write!(f, "MPA: the peer has sent no Reply within {} s", limit.as_secs_f64())
+                write!(f, "MPA: no Reply from the peer within {} s", limit.as_secs_f64())
             }
             Self::NoFirstMessage(limit) => write!(
                 f,
-                "MPA: the peer has sent no message behind our Reply within {} s",
+                "MPA: no message from the peer within {} s after the Reply",
                 limit.as_secs_f64()
             ),
             Self::NotAnswered(limit) => {
-                write!(f, "this side has not answered the Request within {} s", limit.as_secs_f64())
+                write!(f, "MPA: Request not answered by this side within {} s", limit.as_secs_f64())
             }
-            Self::Closed => f.write_str("MPA: the peer has closed the connection during start-up"),
-            Self::Ended(reason) => write!(f, "during start-up: {reason}"),
+            Self::Closed => f.write_str("MPA: connection closed by the peer during start-up"),
+            Self::Ended(reason) => write!(f, "MPA start-up failed: {reason}"),
         }
     }
 }
@@ -85,22 +85,22 @@ impl fmt::Display for ConnectCause {
 fn startup(f: &mut fmt::Formatter<'_>, error: &StartupError) -> fmt::Result {
     match error {
         StartupError::Rejected { private_data, .. } if private_data.is_empty() => {
-            return f.write_str("MPA: the peer has rejected the connection, without private data");
+            return f.write_str("MPA: connection rejected by the peer, without private data");
         }
         StartupError::Rejected { private_data, .. } => {
             let text = PrivateText(private_data);
-            return write!(f, "MPA: the peer has rejected the connection, with {text}");
+            return write!(f, "MPA: connection rejected by the peer, with {text}");
         }
         StartupError::Frame(FrameError::Key { .. }) => {
-            write!(f, "MPA: the peer's answer is no Reply: {error}")?;
+            write!(f, "MPA: the peer's response is not a Reply: {error}")?;
         }
         StartupError::Frame(_) | StartupError::Form { .. } => {
-            write!(f, "MPA: the peer's Reply is not valid: {error}")?;
+            write!(f, "MPA: invalid Reply from the peer: {error}")?;
         }
         StartupError::EarlyData { .. }
         | StartupError::InsufficientIrd { .. }
         | StartupError::NoMatchingRtr { .. }
-        | StartupError::ReadRtrWithoutIrd { .. } => write!(f, "MPA: this side refuses: {error}")?,
+        | StartupError::ReadRtrWithoutIrd { .. } => write!(f, "MPA: connection refused by this side: {error}")?,
     }
     match error.wire() {
         Some(wire) => write!(f, " ({})", wire.number()),

@@ -245,7 +245,7 @@ mod tests {
         assert!(queue.take(&mut receive));
         assert_eq!((queue.take_due(), queue.armed_limit()), (false, 0), "once for a limit");
         queue.arm(1);
-        assert!(queue.take_due(), "it is empty");
+        assert!(queue.take_due(), "no receive is left");
         queue.push(5, 0, &[]);
         queue.arm(1);
         assert!(!queue.take_due());

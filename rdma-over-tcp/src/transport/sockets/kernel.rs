@@ -24,7 +24,7 @@ pub(super) fn check_keep_alive(keep_alive: &KeepAlive) -> io::Result<()> {
         return Ok(());
     }
     let why =
-        "keep-alive on kernel sockets: idle time and interval of 1 to 32,767 s, 1 to 127 probes";
+        "keep-alive on kernel sockets: expected an idle time and interval of 1 to 32,767 s and 1 to 127 probes";
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 

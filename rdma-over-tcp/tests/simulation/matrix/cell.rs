@@ -500,7 +500,7 @@ impl Run {
                     _ => self.far.end_text(),
                 };
                 let near = match self.has_given_up {
-                    true => "this side has waited long enough".to_owned(),
+                    true => "requester timed out".to_owned(),
                     false => self.near.end_text(),
                 };
                 Outcome::Ended { near, far }

@@ -88,8 +88,8 @@ impl Impairment {
             Self::TinySegments => "1-byte segments",
             Self::MtuChange => "MTU change",
             Self::Reset => "RST",
-            Self::WriteMeanwhile => "write meanwhile",
-            Self::Revocation => "revocation meanwhile",
+            Self::WriteMeanwhile => "concurrent write",
+            Self::Revocation => "concurrent revocation",
             Self::DeadPeer => "end of the process",
         }
     }
@@ -114,9 +114,9 @@ impl Impairment {
             (
                 Self::WriteMeanwhile,
                 Operation::Send | Operation::SendInvalidate | Operation::Write,
-            ) => Some("the consumer must not write what it has posted until it is complete"),
-            (Self::WriteMeanwhile, Operation::Immediate) => Some("the data are in the request"),
-            (Self::Revocation, Operation::Immediate) => Some("it uses no memory"),
+            ) => Some("posted memory must not be written until completion"),
+            (Self::WriteMeanwhile, Operation::Immediate) => Some("data is copied into the request"),
+            (Self::Revocation, Operation::Immediate) => Some("no registered memory"),
             _ => None,
         }
     }

@@ -78,7 +78,7 @@ pub(super) fn enter(descriptor: OwnedFd, socket: Arc<Socket>) -> Result<c_int, E
         if unsafe { libc::atexit(at_exit) } != 0 {
             tracing::error!(
                 error = "no memory",
-                "exit handler not installed: rsockets that are open at exit are reset"
+                "exit handler not installed: open rsockets are reset at exit"
             );
         }
     });
@@ -109,7 +109,7 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
         return Err(Errno(libc::ENODEV));
     }
     entry.socket.take_over(inherit::device()?).map_err(|error| {
-        tracing::error!(%error, descriptor, "rsocket of the parent process not taken over");
+        tracing::error!(%error, descriptor, "rsocket of the parent process not inherited");
         Errno(libc::ENODEV)
     })?;
     own()?.insert(descriptor, entry.clone());

@@ -57,7 +57,7 @@ impl Id {
         let listened = self.begin_to_listen(local, backlog);
         let listened = listened.map(|listener| self.listening(listener, backlog));
         listened.inspect_err(|error| {
-            tracing::error!(local = %local.address, %error, "listener of the parent process not taken over");
+            tracing::error!(local = %local.address, %error, "listener of the parent process not inherited");
         })
     }
 }

@@ -41,7 +41,7 @@ impl Waker {
             return;
         }
         if let Err(error) = io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
-            tracing::error!(%error, "thread that waits for an rsocket not woken up");
+            tracing::error!(%error, "wake-up of a thread in rsocket wait failed");
         }
     }
 

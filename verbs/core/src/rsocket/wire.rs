@@ -47,8 +47,8 @@ pub(super) enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ConnectionData => "private data: not those of an rsocket of version 1",
-            Self::Message => "message: unknown kind, wrong length, or sent after the end",
+            Self::ConnectionData => "private data: expected rsocket version 1",
+            Self::Message => "message: unknown kind, wrong length, or sent after the end of the stream",
             Self::BytesNotGranted => "message: more bytes than granted",
             Self::NoCredit => "message: more messages than credits",
             Self::Entry => "memory entry: address overflow, or more entries than slots",

@@ -254,7 +254,7 @@ impl SocketRnic {
                         if matches!(error, Errno::MFILE | Errno::NFILE) {
                             log_shortage();
                         }
-                        tracing::warn!(%error, "accept: connections wait");
+                        tracing::warn!(%error, "accept failed: pending connections wait");
                     }
                     self.deadlines.insert((end, name));
                     return;
