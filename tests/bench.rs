@@ -40,7 +40,7 @@ fn assert_gone(names: &BTreeSet<String>) {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value}: not a number"))
 }
 
 /// Checks the invariants of every summary.

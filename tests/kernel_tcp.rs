@@ -1,6 +1,6 @@
 //! `flue nc` against kernel TCP: every byte in both directions, on every link type, with and without loss.
 //!
-//! The kernel does not depend on the chimney. An exact stream in both directions proves the hand-over (CH-FWD-2),
+//! The kernel does not depend on the chimney. An exact stream in both directions proves the migration (CH-FWD-2),
 //! send (CH-SND-1), receive (CH-IND-1) and disconnect (CH-DIS-6) rules. flue's counters show segments, pushes,
 //! retransmissions and their reasons.
 //!
@@ -235,7 +235,7 @@ flue_test_support::tests! { NEEDS;
         let counted = Talk::both(Opener::Kernel, "--offload never", 16 * MIB).on_one_tap();
         assert!(counted.is_none(), "{counted:?}");
     };
-    /// Bytes sent before the hand-over precede those sent after it, in both directions.
+    /// Bytes sent before the offload precede those sent after it, in both directions.
     offloaded_once_it_has_carried_something => {
         let counted = Talk::both(Opener::Kernel, "--offload auto", 16 * MIB).on_one_tap();
         assert!(counted.is_some_and(|counted| counted.segments > 0), "{counted:?}");

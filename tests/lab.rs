@@ -1,4 +1,4 @@
-//! `flue lab`, whose demonstration is also a test: two adapters, a hand-over, Send, Write and Read, with every field
+//! `flue lab`, whose demonstration is also a test: two adapters, a migration, Send, Write and Read, with every field
 //! checked by Wireshark.
 
 use std::path::{Path, PathBuf};

@@ -162,7 +162,7 @@ fn pushes_are_where_they_belong(vnet: VnetMode, push: PushPolicy) {
             for (start, bytes, _) in &sent.segments {
                 let inside = start + 1..start + u64::from(*bytes);
                 let within = list_ends.range(inside).next();
-                assert_eq!(within, None, "segment at {start} holds bytes of two lists");
+                assert_eq!(within, None, "segment at {start} contains bytes of two lists");
             }
         }
         PushPolicy::QueueEmpty => assert_eq!(sent.pushes(), chain_ends),

@@ -220,15 +220,15 @@ fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
     moved
 }
 
-/// Maximum frames passed to Wireshark, unless the first hand-over is later in the capture.
+/// Maximum frames passed to Wireshark, unless the first migration is later in the capture.
 const TSHARK_FRAMES: usize = 20_000;
 
-/// Checks that each hand-over is marked on the first frame after it, and that Wireshark can read the file.
+/// Checks that each migration is marked on the first frame after it, and that Wireshark can read the file.
 fn check_capture(capture: &std::path::Path, down: u32, up: u32) {
     let frames = capture::read(capture).expect("a valid capture");
     let comments: Vec<&String> = frames.iter().flat_map(|frame| &frame.comments).collect();
     let count = |text: &str| comments.iter().filter(|comment| comment.starts_with(text)).count();
-    // A hand-over without a frame before the next one is not marked.
+    // A migration without a frame before the next one is not marked.
     let (initiates, terminates) = (count("initiate complete"), count("terminate"));
     assert!(2 * initiates >= down as usize, "{initiates} marks of {down} initiates");
     assert!(2 * terminates >= up as usize, "{terminates} marks of {up} terminates");

@@ -166,28 +166,28 @@ fn sources() {
         let lines = text.lines().count();
         let is_test = file.contains("tests");
         if !text.starts_with("//!") && !is_test {
-            find(1, "does not open with what it is for (`//!`)");
+            find(1, "does not start with a description (`//!`)");
         }
         if lines > SOURCE_LINES_MAX {
-            find(lines, "is too long; which second question crept in?");
+            find(lines, "is too long: split it by subject");
         }
         for (number, line) in (1..).zip(text.lines()) {
             if line.chars().count() > COLUMNS_MAX {
                 find(number, "is too wide");
             }
             if line.contains('\t') || line.ends_with(' ') {
-                find(number, "has a tab or ends in a blank");
+                find(number, "has a tab or trailing white space");
             }
             for banned in BANNED.iter().map(|parts| parts.concat()) {
                 if line.contains(&banned) {
-                    find(number, &format!("`{banned}` has no place here"));
+                    find(number, &format!("`{banned}` is not allowed here"));
                 }
             }
             if has_word(code(line), "unsafe") && !is_under(&file, UNSAFE) && !is_test {
-                find(number, "`unsafe` stands only where `UNSAFE` says");
+                find(number, "`unsafe` is allowed only in the files of `UNSAFE`");
             }
             if code(line).contains(&["thread::", "sleep("].concat()) && !is_under(&file, SLEEP) {
-                find(number, "a wait has a deadline and a reason to end, not a nap");
+                find(number, "sleep is not allowed: wait for an event with a deadline");
             }
         }
     }
@@ -304,7 +304,7 @@ fn topics(line: &str) -> Vec<String> {
     words.windows(2).filter(|pair| pair[0] == "CH").filter_map(|pair| number(pair[1])).collect()
 }
 
-/// Pitfalls of the hand-over in a line, such as `P9`.
+/// Pitfalls of migration in a line, such as `P9`.
 fn pitfalls(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split(|it: char| !it.is_alphanumeric() && it != '_');
     words.filter(|word| word.strip_prefix('P').is_some_and(|number| number.parse::<u8>().is_ok()))
@@ -389,10 +389,10 @@ fn every_rule_that_code_cites_is_in_the_conformance_documents() {
     for (file, text) in files("rs").into_iter().chain(others) {
         for (number, line) in (1..).zip(text.lines()) {
             for id in rule_ids(line).into_iter().filter(|id| !defined.contains(id)) {
-                writeln!(findings, "{file}:{number}: nobody says what {id} is").unwrap();
+                writeln!(findings, "{file}:{number}: {id} is not defined").unwrap();
             }
             for topic in topics(line).into_iter().filter(|topic| !is_topic(topic)) {
-                writeln!(findings, "{file}:{number}: nobody says what {topic} is").unwrap();
+                writeln!(findings, "{file}:{number}: {topic} is not defined").unwrap();
             }
         }
     }
@@ -419,7 +419,7 @@ fn the_conformance_documents_name_tests_that_are_there() {
             let function = format!("fn {name}(");
             if !sources.iter().any(|text| text.contains(&function)) {
                 let rule = rule_ids(row)[0];
-                writeln!(findings, "{file}: {rule}: no test is called {name}").unwrap();
+                writeln!(findings, "{file}: {rule}: test not found: {name}").unwrap();
             }
         }
     }
@@ -508,15 +508,15 @@ fn the_tcp_requirements_are_judged_and_proved() {
             writeln!(findings, "{file}: {id} {error}").unwrap();
         }
         for name in tests.into_iter().filter(|name| !is_test(name, &functions, &scripts)) {
-            writeln!(findings, "{file}: {id}: no test is called {name}").unwrap();
+            writeln!(findings, "{file}: {id}: test not found: {name}").unwrap();
         }
     }
     let count = |id: &str| rows.iter().filter(|cells| cells[0] == id).count();
     for label in labels().filter(|label| count(label) != 1) {
-        writeln!(findings, "{file}: {label} stands there {} times", count(&label)).unwrap();
+        writeln!(findings, "{file}: {label} occurs {} times", count(&label)).unwrap();
     }
     for cells in rows.iter().filter(|cells| count(cells[0]) > 1) {
-        writeln!(findings, "{file}: {} stands there twice", cells[0]).unwrap();
+        writeln!(findings, "{file}: {} occurs twice", cells[0]).unwrap();
     }
     assert!(findings.is_empty(), "\n{findings}");
 }
@@ -532,7 +532,7 @@ fn chimney_row(row: &str) -> Option<Vec<&str>> {
 fn chimney_row_errors(cells: &[&str], tests: &[&str]) -> Option<&'static str> {
     let &[_, duty, _, verdict, _] = cells else { return Some("has not five cells") };
     if !["target", "host", "both"].contains(&duty) {
-        return Some("is nobody's duty");
+        return Some("names no component");
     }
     let (verdict, reason) = verdict.split_once(": ").unwrap_or((verdict, ""));
     match verdict {
@@ -562,8 +562,7 @@ fn numbering_errors(ids: &[&str]) -> String {
     for (family, number) in sorted {
         let expected = if family == before.0 { before.1 + 1 } else { 1 };
         if number != expected {
-            writeln!(findings, "{family}-{number} stands where {family}-{expected} should")
-                .unwrap();
+            writeln!(findings, "{family}-{number} in place of {family}-{expected}").unwrap();
         }
         before = (family, number);
     }
@@ -583,7 +582,7 @@ fn the_chimneys_rules_are_judged_and_proved() {
             writeln!(findings, "{file}: {id} {error}").unwrap();
         }
         for name in tests.into_iter().filter(|name| !is_test(name, &functions, &[])) {
-            writeln!(findings, "{file}: {id}: no test is called {name}").unwrap();
+            writeln!(findings, "{file}: {id}: test not found: {name}").unwrap();
         }
     }
     let ids: Vec<&str> =
@@ -628,7 +627,7 @@ fn the_chimneys_document_has_every_status_and_its_tests() {
             writeln!(findings, "{file}: {name} is given by {given_by}; tests: {tests:?}").unwrap();
         }
         for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
-            writeln!(findings, "{file}: {name}: no test is called {test}").unwrap();
+            writeln!(findings, "{file}: {name}: test not found: {test}").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
@@ -665,7 +664,7 @@ fn the_chimneys_document_has_every_variable() {
     let mut findings = String::new();
     for field in &known {
         if !rows.iter().any(|row| row[0] == format!("`{field}`")) {
-            writeln!(findings, "{file}: no row says what {field} is").unwrap();
+            writeln!(findings, "{file}: no row defines {field}").unwrap();
         }
     }
     assert!(known.len() > 50, "only {} variables", known.len());
@@ -749,7 +748,7 @@ fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
     for point in ENTRY_POINTS {
         let is_of = |cells: &&Vec<&str>| cells[0].split([' ', ',']).next() == Some(point);
         if rows.iter().filter(is_of).count() != 1 {
-            writeln!(findings, "{file}: {point} does not stand there once").unwrap();
+            writeln!(findings, "{file}: {point} does not occur once").unwrap();
         }
     }
     for cells in &rows {
@@ -758,14 +757,14 @@ fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
             continue;
         };
         for path in quoted(here).into_iter().filter(|path| !is_defined(path, &sources)) {
-            writeln!(findings, "{file}: {name}: there is no {path}").unwrap();
+            writeln!(findings, "{file}: {name}: {path} not found").unwrap();
         }
         let tests = quoted(tests);
         if tests.is_empty() && !here.starts_with("none: ") {
             writeln!(findings, "{file}: {name}: no test").unwrap();
         }
         for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
-            writeln!(findings, "{file}: {name}: no test is called {test}").unwrap();
+            writeln!(findings, "{file}: {name}: test not found: {test}").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
@@ -782,7 +781,7 @@ fn links_in_documents_lead_somewhere() {
             let path = target.split('#').next().unwrap_or_default();
             let is_elsewhere = path.contains("://") || path.is_empty();
             if !is_elsewhere && !directory.join(path).exists() {
-                writeln!(findings, "{file}: {target} is not there").unwrap();
+                writeln!(findings, "{file}: {target} not found").unwrap();
             }
         }
     }

@@ -96,7 +96,7 @@ flue_test_support::tests! { NEEDS;
         let Seen { wire, left, right, .. } =
             between_kernels("--ab drop=1,burst=3 --seed 1", RIGHT_V4, 16 * MIB, MIB);
         let (lost, again) = (wire.to_right("lost"), left.counter("TcpRetransSegs"));
-        assert!(lost > 20 && again * 10 >= lost * 9, "{lost} lost, {again} sent again");
+        assert!(lost > 20 && again * 10 >= lost * 9, "{lost} lost, {again} retransmitted");
         assert_eq!(wire.to_left("lost"), 0);
         assert!(right.counter("TcpExtTCPOFOQueue") > 0, "no out-of-order data was received");
     };

@@ -69,7 +69,7 @@ impl Launch {
     pub fn prepare(options: &NodeOptions) -> Result<Self, Error> {
         let options = options.clone().completed()?;
         let (tap, name) = options.open_descriptor()?;
-        let failed = |error: Errno| Error::operation(format!("connection table: {error}"));
+        let failed = |error: Errno| Error::operation(format!("table of connections: {error}"));
         let table = memfd_create(TABLE_NAME, MemfdFlags::empty()).map_err(failed)?;
         // Programs that become a daemon close low descriptor numbers.
         let [tap, table] = [tap, table].map(inheritable);
@@ -97,16 +97,16 @@ impl Launch {
         if !lock(table)? {
             return Ok(());
         }
-        let failed = |error| Error::operation(format!("connection table: {error}"));
+        let failed = |error| Error::operation(format!("table of connections: {error}"));
         let left = Table::read(table).map_err(failed)?;
         if left.is_empty() {
             return Ok(());
         }
         let bare = node.options.without_observers();
         let link = bare.open_links()?.links.pop();
-        let mut link = link.ok_or_else(|| Error::operation("TAP: no queue"))?;
+        let mut link = link.ok_or_else(|| Error::operation("a TAP without a queue"))?;
         reset(&mut *link, bare.mac().0, &bare, &left)
-            .map_err(|error| Error::operation(format!("reset of connections: {error}")))
+            .map_err(|error| Error::operation(format!("resetting connections: {error}")))
     }
 }
 
@@ -151,7 +151,7 @@ impl Launch {
                 let _ = poll(&mut ended, Some(&KILL_LIMIT));
             }
         }
-        Err(Error::operation(format!("processes of the node: still running after {KILL_ROUNDS_MAX} rounds of SIGKILL")))
+        Err(Error::operation(format!("processes of the node: left after {KILL_ROUNDS_MAX} rounds")))
     }
 
     /// Returns the other processes that have a descriptor of the table.
@@ -185,7 +185,7 @@ fn lock(table: &File) -> Result<bool, Error> {
     match fcntl_lock(table, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        Err(error) => Err(Error::operation(format!("TAP lock: {error}"))),
+        Err(error) => Err(Error::operation(format!("lock of the TAP: {error}"))),
     }
 }
 
@@ -196,7 +196,7 @@ impl LaunchedNode {
     /// [`Error::Busy`]: another process holds the node. [`Error::Operation`]: the program has closed the inherited
     /// descriptors. Other errors are those of [`NodeOptions::open`].
     pub fn open(&self, config: rnic::Config) -> Result<Adapter, Error> {
-        let failed = |error| Error::io("connection table", &error);
+        let failed = |error| Error::io("table of connections", &error);
         // A separate descriptor: the lock belongs to the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
         // The program may have closed the descriptor and reused its number for another file.
@@ -209,7 +209,7 @@ impl LaunchedNode {
         let file = File::from(moved_up(file.into()));
         if !lock(&file)? {
             let tap = &self.options.tap;
-            return Err(Error::Busy(format!("TAP {tap}: in use by another process")));
+            return Err(Error::Busy(format!("TAP {tap}: another process has the node")));
         }
         let left = Table::read(&file).map_err(failed)?;
         let options = self.options.clone().completed()?;
@@ -219,9 +219,9 @@ impl LaunchedNode {
         let links = options.open_links_on(|mut link| {
             if !left.is_empty() {
                 reset(&mut *link, own, &bare, &left)
-                    .map_err(|error| Error::operation(format!("reset of connections: {error}")))?;
+                    .map_err(|error| Error::operation(format!("resetting connections: {error}")))?;
             }
-            let table = table.take().ok_or_else(|| Error::operation("TAP: several queues, expected one"))?;
+            let table = table.take().ok_or_else(|| Error::operation("a TAP of several queues"))?;
             Ok(Box::new(Tracker::new(link, table)) as Box<dyn Link>)
         })?;
         let mut opened = adapter::open_queues(
@@ -231,7 +231,7 @@ impl LaunchedNode {
         )
         .map_err(|error| Error::io("start of the node", &error))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
-        let (_, adapter) = opened.pop().ok_or_else(|| Error::operation("TAP: no queue"))?;
+        let (_, adapter) = opened.pop().ok_or_else(|| Error::operation("a TAP without a queue"))?;
         Ok(adapter)
     }
 }

@@ -178,7 +178,7 @@ impl Stream {
         self.give_back();
     }
 
-    /// Completes lists that cannot be sent any more, once all older ones are complete.
+    /// Completes lists that can no longer be sent, once all older ones are complete.
     fn give_back(&mut self) {
         while let Some(mut list) = self.switch.poll_unsent() {
             list.complete(NdisStatus::REQUEST_ABORTED, 0);
@@ -195,7 +195,7 @@ impl Stream {
         self.give_back();
     }
 
-    /// Records the acknowledgement of a FIN that no request of the target reports.
+    /// Records the acknowledgment of a FIN that no request of the target reports.
     fn record_fin(&mut self, io: &ConnectionIo<'_>) {
         self.status.shut_down |= self.switch.sees_fin(|| io.query().delegated.state);
     }

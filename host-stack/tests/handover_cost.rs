@@ -216,32 +216,32 @@ fn header(first: usize, columns: &[(&str, usize)]) -> String {
 
 fn report() -> String {
     let mut text = String::from(
-        "== hand-over ==\n\
-         One connection goes down and up again 300 times; no threads, no wake-ups. Processor time, \u{b5}s: median,\n\
-         90 % quantile, and the medians of the host's part and the engine's. Down: from the request to Offloaded: the\n\
-         host's part is the export out of smoltcp and the tree, the engine's is taking it over. Up: to InHost: the\n\
-         engine's part is giving the state back, the host's is the import into smoltcp, whose buffers are\n\
-         made: 256 KiB each way, and 2 MiB in the last row. MTU 1500.\n\n",
+        "== migration ==\n\
+         One connection is offloaded and uploaded 300 times; no threads, no wake-ups. CPU time, \u{b5}s: median,\n\
+         90 % quantile, and the medians of the host's part and the engine's. Offload: from the request to Offloaded;\n\
+         the host's part is the export from smoltcp and the tree, the engine's is the initiate. Upload: to InHost;\n\
+         the engine's part is the terminate, the host's is the import into smoltcp, which allocates buffers of\n\
+         256 KiB in each direction, and of 2 MiB in the last row. MTU 1500.\n\n",
     );
-    let heads = ["down", "90 %", "host", "engine", "up", "90 %", "host", "engine"];
-    text.push_str(&header(22, &heads.map(|head| (head, if head == "up" { 11 } else { 9 }))));
+    let heads = ["offload", "90 %", "host", "engine", "upload", "90 %", "host", "engine"];
+    text.push_str(&header(22, &heads.map(|head| (head, if head == "upload" { 11 } else { 9 }))));
     let idle = measure(&mut text, "idle", Load::Idle, BUFFER_BYTES);
     measure(&mut text, "64 KiB in flight", Load::InFlight(64 * KIB), BUFFER_BYTES);
     measure(&mut text, "1 MiB undelivered", Load::Undelivered(MIB), 2 * MIB);
     text.push_str(
         "\n== throughput ==\n\
-         64 MiB from left to right, processor time of both nodes together; the right one is offloaded, the left\n\
-         one is in smoltcp or offloaded. Best of 5. Nanoseconds for a KiB, then Gbit/s.\n\n",
+         64 MiB from left to right, CPU time of both nodes together; the right one is offloaded, the left\n\
+         one is in smoltcp or offloaded. Best of 5. Nanoseconds per KiB, then Gbit/s.\n\n",
     );
     text.push_str(&header(22, &[("smoltcp", 9), ("target", 9), ("smoltcp", 12), ("target", 9)]));
     let plain = throughput(&mut text, "frames of 1500", false);
-    let segmented = throughput(&mut text, "super-segments", true);
+    let segmented = throughput(&mut text, "GSO packets", true);
     text.push_str(
         "\n== break-even ==\n\
-         KiB after which an idle connection has earned its way down, and its way down and up.\n\n",
+         KiB after which an offload, and an offload with its upload, of an idle connection has paid off.\n\n",
     );
-    text.push_str(&header(22, &[("down", 9), ("both", 9)]));
-    for (name, gain) in [("frames of 1500", plain), ("super-segments", segmented)] {
+    text.push_str(&header(22, &[("offload", 9), ("both", 9)]));
+    for (name, gain) in [("frames of 1500", plain), ("GSO packets", segmented)] {
         assert!(gain > 0.0, "{name}: the target is slower than smoltcp\n{text}");
         let kib = |micros: f64| micros * 1000.0 / gain;
         let _ = writeln!(text, "{name:<22}{:>9.1}{:>9.1}", kib(idle[0]), kib(idle[0] + idle[1]));

@@ -62,7 +62,8 @@ unsafe fn open(
     // NDK-VER-1
     let lowest = NdkVersion { major: version.Major, minor: version.Minor };
     if !lowest.is_met_by(NDK_VERSION) {
-        let message = format!("version not supported: expected {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
+        let message =
+            format!("version not supported: expected {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
         return Err(Refused(NDIS_STATUS_BAD_VERSION, message));
     }
     if !ENABLED.load(Ordering::Relaxed) {
@@ -96,7 +97,9 @@ pub unsafe extern "C" fn FlueNdkOpenAdapter(
     let mut outcome = Err(Refused(NDIS_STATUS_FAILURE, "the library panicked".into()));
     guard::done(|| {
         outcome = match adapter.is_null() {
-            true => Err(Refused(NDIS_STATUS_INVALID_PARAMETER, "null pointer for the result".into())),
+            true => {
+                Err(Refused(NDIS_STATUS_INVALID_PARAMETER, "null pointer for the result".into()))
+            }
             // SAFETY: the caller guarantees it.
             false => unsafe { open(configuration, version) },
         };

@@ -70,7 +70,7 @@ fn number(context: PVOID) -> u64 {
 
 impl QpObject {
     /// Posts on the initiator queue. If the post fails before it reaches the adapter, earlier deferred requests are
-    /// indicated all the same (NDK-DEF-3).
+    /// still indicated (NDK-DEF-3).
     #[inline]
     fn initiate(&self, post: impl FnOnce(&Qp) -> Result<(), Refusal>) -> Result<(), NtStatus> {
         post(&self.qp).map_err(|refusal| match refusal {

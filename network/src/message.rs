@@ -1,6 +1,6 @@
 //! Requests and replies on an rtnetlink socket.
 //!
-//! One request is outstanding at a time. Replies are matched by sequence number until the kernel's acknowledgement,
+//! One request is outstanding at a time. Replies are matched by sequence number until the kernel's acknowledgment,
 //! error, or end of a dump. Other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read per
 //! request.
 

@@ -1,6 +1,6 @@
 //! Descriptors of a library that is a guest in a process.
 //!
-//! Servers close the descriptors that they do not know when they become a daemon, often those up to a fixed number, and
+//! Servers close unknown descriptors when they become a daemon, often those up to a fixed number, and
 //! open files of their own under the lowest free numbers. So descriptors that no program sees have high numbers.
 //!
 //! A program that closes all descriptors closes these as well, and may open files of its own under their numbers. The
@@ -88,9 +88,7 @@ impl Sentinel {
     #[cold]
     fn lose(&self) -> bool {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
-            tracing::error!(
-                "descriptors of the library closed by the program: device lost"
-            );
+            tracing::error!("descriptors of the library closed by the program: device lost");
         }
         true
     }

@@ -111,7 +111,7 @@ impl fmt::Display for OffloadState {
     }
 }
 
-/// Reason of a hand-over that was not done.
+/// Reason of a migration that was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// Status that the target has returned.

@@ -50,9 +50,7 @@ impl FromStr for MacAddress {
             return Err(WANTED);
         }
         if octets[0] & 0x01 != 0 {
-            return Err(NotAStation(
-                "group address: clear the lowest bit of the first octet",
-            ));
+            return Err(NotAStation("group address: clear the lowest bit of the first octet"));
         }
         if octets == [0; 6] {
             return Err(NotAStation("all octets are zero: expected a unicast address"));

@@ -154,7 +154,7 @@ impl<M: Into<Mdl>> From<M> for NetBuffer {
 /// NET_BUFFER_LIST: the unit of posting, PSH and completion.
 #[derive(Clone, Debug)]
 pub struct NetBufferList {
-    /// Net buffers. The owner may not change them while the list is posted (CH-BUF-3).
+    /// Net buffers. The owner must not change them while the list is posted (CH-BUF-3).
     pub net_buffers: Vec<NetBuffer>,
     /// Completion status. [`NdisStatus::PENDING`] until completed.
     pub status: NdisStatus,
@@ -191,7 +191,7 @@ impl NetBufferList {
     }
 
     /// Completes the list: sets the status, and advances the data starts by the bytes transferred (CH-SNC-1). They add
-    /// to earlier ones: a partly acknowledged list may be handed over.
+    /// to earlier ones: a partly acknowledged list may be offloaded.
     pub fn complete(&mut self, status: NdisStatus, bytes_transferred: usize) {
         self.status = status;
         self.bytes_transferred += bytes_transferred;

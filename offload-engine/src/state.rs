@@ -1,4 +1,4 @@
-//! Offload state: neighbor, path and TCP state in three classes, and the data that is handed over with a connection.
+//! Offload state: neighbor, path and TCP state in three classes, and the data that is offloaded with a connection.
 //!
 //! | class | changed by | returned at terminate |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | delegated | the target, while offloaded | yes |
 //!
 //! Code that copies state in or out destructures these structures exhaustively (`let TcpDelegated { a, b } = …`, no
-//! `..`). So a member forgotten in a hand-over does not compile. Ticks are milliseconds (TicksPerSecond 1000, the
+//! `..`). So a member forgotten in a migration does not compile. Ticks are milliseconds (TicksPerSecond 1000, the
 //! documented default).
 
 use alloc::vec::Vec;
@@ -338,7 +338,7 @@ pub struct TcpDelegated {
     /// Ticks already spent retransmitting the current segment.
     #[cfg_attr(feature = "serde", serde(rename = "TotalRT"))]
     pub total_rt: Ticks,
-    /// Duplicate acknowledgements received for SND.UNA.
+    /// Duplicate acknowledgments received for SND.UNA.
     pub dup_ack_count: u8,
     /// Current round of window probes.
     pub snd_wnd_probe_count: u8,
@@ -365,7 +365,7 @@ pub struct TcpState {
     pub delegated: TcpDelegated,
 }
 
-/// State of one connection for a hand-over: neighbor, path and TCP object, and data.
+/// State of one connection for a migration: neighbor, path and TCP object, and data.
 #[derive(Debug)]
 pub struct ConnectionState {
     /// Next hop.

@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    // NDK-LIFE-2: the provider guards against stale names all the same.
+    // NDK-LIFE-2: the provider guards against stale names anyway.
     #[test]
     fn stale_names_find_nothing() {
         let mut table = Table::<(u32, u32), char>::new(2);

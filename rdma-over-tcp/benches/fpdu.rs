@@ -1,4 +1,4 @@
-//! FPDUs: made of payload that nobody else can write, and of registered memory; found in a segment. CRCs both ways.
+//! FPDUs: made of payload that no other owner can write, and of registered memory; found in a segment. CRCs both ways.
 
 #[path = "paths/fpdu.rs"]
 mod paths;

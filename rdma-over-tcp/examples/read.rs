@@ -9,7 +9,7 @@ use rdma_over_tcp::ndk::{
     open_sockets,
 };
 
-const TEXT: &[u8] = b"read by the peer, without a word from this side";
+const TEXT: &[u8] = b"read by the peer, without a message from this side";
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 

@@ -152,18 +152,19 @@ impl fmt::Display for EndReason {
             Self::TerminatedUnnumbered => {
                 f.write_str("error reported by the peer: Terminate without an error number")
             }
-            Self::Truncated(Truncation::Fpdu) => lost(f, "MPA: the peer's FIN arrived within an FPDU"),
-            Self::Truncated(Truncation::Message) => lost(f, "RDMAP: the peer's FIN arrived within a message"),
+            Self::Truncated(Truncation::Fpdu) => {
+                lost(f, "MPA: the peer's FIN arrived within an FPDU")
+            }
+            Self::Truncated(Truncation::Message) => {
+                lost(f, "RDMAP: the peer's FIN arrived within a message")
+            }
             Self::Lost(Loss::Reset) => lost(f, "TCP: connection reset by peer"),
-            Self::Lost(Loss::NoAnswer) => lost(
-                f,
-                "TCP: no response from the peer to retransmissions or keep-alive probes",
-            ),
+            Self::Lost(Loss::NoAnswer) => {
+                lost(f, "TCP: no response from the peer to retransmissions or keep-alive probes")
+            }
             Self::Lost(Loss::Device) => lost(f, "device of this side: removed"),
             Self::Lost(Loss::Other) => lost(f, "TCP: connection lost on this side"),
-            Self::CqOverrun => {
-                f.write_str("error detected by this side: completion queue overrun")
-            }
+            Self::CqOverrun => f.write_str("error detected by this side: completion queue overrun"),
         }
     }
 }

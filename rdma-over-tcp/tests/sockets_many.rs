@@ -1,4 +1,4 @@
-//! Many connections on kernel sockets: one after the other, without leaks, and a thousand at once. One test, because
+//! Many connections on kernel sockets: sequentially, without leaks, and a thousand at once. One test, because
 //! descriptors and memory are counted per process.
 
 use std::{fs, net::SocketAddr, sync::mpsc::channel, thread, time::Duration};

@@ -1,4 +1,4 @@
-//! `flue offload` and `flue upload`: request the hand-over of connections from a running node, and wait for completion.
+//! `flue offload` and `flue upload`: request the migration of connections from a running node, and wait for completion.
 //!
 //! Requests are sent over the control socket to the host stack of the node, which decides on each. Limits:
 //! [`client::LIMIT`] for each reply, `--wait` for each connection.

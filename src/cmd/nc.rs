@@ -467,7 +467,7 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         streams
     };
     let nodes = setup.node.open(client)?;
-    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("TAP: no queue"))?;
+    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(node.clone(), NodeName::of(&setup.node), &setup.control)?;
     let waker = Waker::new();
     let woken = node.clone();

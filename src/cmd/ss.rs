@@ -1,7 +1,7 @@
 //! `flue ss`: lists the connections of running nodes in the format of `ss -ti`, with the Offload State column of
 //! Windows netstat.
 //!
-//! Nodes are queried over their control sockets, one after the other, at most [`client::LIMIT`] each.
+//! Nodes are queried over their control sockets, sequentially, at most [`client::LIMIT`] each.
 
 pub mod filter;
 mod format;

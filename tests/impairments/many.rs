@@ -161,7 +161,7 @@ fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
         });
         let open = talks.iter().filter(|talk| !talk.ended).count();
         moved.unwrap_or_else(|error| {
-            panic!("{error} in {STALL_MAX:?}; {open} connections are incomplete")
+            panic!("{error} within {STALL_MAX:?}; {open} connections incomplete")
         });
         talks.iter_mut().for_each(Talk::work);
     }

@@ -99,7 +99,7 @@ impl Cell {
         self.check(&run);
         let names = ["TcpExtTCPTimeouts", "TcpExtTCPLossProbes", "TcpExtTCPFastRetrans"];
         let counts = names.map(|name| left.counter(name));
-        run.log(&format!("kernel, seed {seed}: time-outs, probes, fast retransmits {counts:?}"));
+        run.log(&format!("kernel, seed {seed}: timeouts, probes, fast retransmits {counts:?}"));
         run
     }
 
@@ -170,7 +170,7 @@ fn said(info: &Info) -> String {
     let Info { rtt, snd_cwnd, snd_ssthresh, snd_wnd, timeouts, fast_retransmits, .. } = info;
     format!(
         "rtt {rtt:.1?}, cwnd {snd_cwnd}, ssthresh {snd_ssthresh:?}, peer's window {snd_wnd}, \
-         {timeouts} time-outs, {fast_retransmits} recoveries"
+         {timeouts} timeouts, {fast_retransmits} recoveries"
     )
 }
 
@@ -192,7 +192,7 @@ impl Run {
     fn log(&self, said: &str) {
         let Self { mbit, queue_full, unfetched, late, lost, .. } = self;
         println!(
-            "    {mbit:.1} Mbit/s; wire: {lost} lost, {queue_full} queue full, {unfetched} not fetched, \
+            "    {mbit:.1} Mbit/s; wire: {lost} lost, {queue_full} queue full, {unfetched} TAP drops, \
              late {late:.1?}; {said}"
         );
     }
@@ -233,7 +233,7 @@ const LOSSES: [f64; 5] = [0.0, 0.01, 0.1, 1.0, 5.0];
 /// Parts of the table, each measured as one.
 const SLOW: &str = "throughput, 100 Mbit/s, RTT 10 ms";
 const FAR: &str = "throughput, 100 Mbit/s, RTT 100 ms";
-const FAST: &str = "throughput, as fast as it goes";
+const FAST: &str = "throughput, unlimited rate";
 
 /// Measures the whole table.
 pub(crate) fn throughput(seconds: u64, runs: u64) {
@@ -247,7 +247,7 @@ pub(crate) fn throughput(seconds: u64, runs: u64) {
         table(part, "A queue of one bandwidth-delay product.", &cells, seconds, runs);
     }
     let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, burst: 0, reorder: 0.0 };
-    let title = "RTT 1 ms: super-segments whole; then 10 Gbit/s in frames of the MTU.";
+    let title = "RTT 1 ms: GSO packets not segmented; then 10 Gbit/s in frames of the MTU.";
     table(FAST, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
 }
 
@@ -260,10 +260,10 @@ fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
     }
     let mut text = format!(
         "Goodput of one connection, Mbit/s: median of {runs} runs of {seconds} s each from the handshake on\n\
-         (least..most), kernel and flue by turns, seeds 1 to {runs}. Loss and reordering strike the data alone.\n\
+         (min..max), kernel and flue alternating, seeds 1 to {runs}. Loss and reordering affect only data.\n\
          ideal: rate x {PAYLOAD_BYTES}/{FRAME_BYTES}; reno: the smaller of that and Mathis' formula; again:\n\
-         segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n\
-         flue: PSH when the queue is empty, so segments span what was posted, as the kernel's do; receive\n\
+         retransmitted segments, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n\
+         flue: PSH when the queue is empty, so segments span posted lists, as the kernel's do; receive\n\
          windows of up to 64 MiB. {title}\n"
     );
     let head = format!(
@@ -293,8 +293,8 @@ fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
         late = found.iter().flatten().map(|run| run.late).fold(late, Duration::max);
     }
     let line = format!(
-        "99 % of the wire's frames left within {late:.1?} of their time, or better; {repeated} runs in which \
-         they did not within {LATE_MAX:?} were made again."
+        "99 % of the wire's frames left within {late:.1?} of their time; {repeated} runs that exceeded \
+         {LATE_MAX:?} were repeated."
     );
     println!("{line}");
     writeln!(text, "{line}").expect("write to a String");
@@ -339,7 +339,7 @@ pub(crate) fn fairness(seconds: u64, runs: u64) {
     let mut text = format!(
         "Three flows from one side to kernels on the other, 100 Mbit/s, RTT 20 ms, queue of one\n\
          bandwidth-delay product, started together. Goodput in {seconds} s after {warm_up:?}, Mbit/s; Jain's index\n\
-         is 1 when all are equal and 1/3 when one has everything. Seeds 1 to {runs}.\n\n\
+         is 1 if all are equal and 1/3 if one flow has the whole rate. Seeds 1 to {runs}.\n\n\
          {:<26}{:>7}{:>8}{:>8}{:>8}{:>8}{:>8}{:>12}\n",
         "flows", "seed", "first", "second", "third", "sum", "Jain", "wire late"
     );
@@ -351,7 +351,7 @@ pub(crate) fn fairness(seconds: u64, runs: u64) {
                 if shared.1 <= LATE_MAX {
                     break;
                 }
-                println!("    late {:.1?}, again: {}", shared.1, shared.0);
+                println!("    wire late {:.1?}, repeated: {}", shared.1, shared.0);
                 shared = share(senders, seed, warm_up, seconds);
             }
             let line = format!("{}{:>12}", shared.0, format!("{:.1?}", shared.1));

@@ -140,7 +140,7 @@ fn capacity(bench: &Bench) {
         if queue == "send_q" {
             thread::spawn(move || while input.write_all(&[7; 65_536]).is_ok() {});
         }
-        // While buffers on the path accept more, less data may be queued at the hand-over.
+        // While buffers on the path accept more, less data may be queued at the offload.
         let deadline = Instant::now() + START;
         loop {
             bench.expect("", |one| {

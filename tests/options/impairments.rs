@@ -101,7 +101,7 @@ fn reorder(bench: &Bench) {
     let mixed = numbers(&answers(bench, "--reorder 50", all));
     let passed = mixed.windows(2).filter(|two| two[0] > two[1]).count();
     assert!(passed > 10, "{mixed:?}");
-    assert!(mixed.len() >= usize::from(COUNT) - 4, "too many lost: {}", mixed.len());
+    assert!(mixed.len() >= usize::from(COUNT) - 4, "too many losses: {}", mixed.len());
 }
 
 fn corrupt(bench: &Bench) {

@@ -95,8 +95,7 @@ fn tap_fd(bench: &Bench) {
         drop((socket, flue.take_input()));
         flue.expect_exit(0, START);
     }
-    for (descriptor, why) in [(1, "is not an attached TAP"), (9999, "Bad file descriptor")]
-    {
+    for (descriptor, why) in [(1, "is not an attached TAP"), (9999, "Bad file descriptor")] {
         let said = bench.say(&format!("nc -l {PORT} --tap-fd {descriptor}"));
         assert_eq!(said.status, Some(2), "{}", said.err);
         assert!(said.err.contains("--tap-fd") && said.err.contains(why), "{}", said.err);
@@ -163,7 +162,7 @@ fn dad(bench: &Bench) {
         let refused = bench.switch.namespace().run(|| bench.command(&node(addresses, "")).output());
         let refused = refused.expect("flue starts");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        let expected = format!("address {used}: in use by station {station}");
+        let expected = format!("address {used}: in use by the station {station}");
         assert_eq!(refused.status.code(), Some(3), "{said}");
         assert!(said.contains(&expected), "{expected}: {said}");
     }

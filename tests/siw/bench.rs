@@ -86,7 +86,7 @@ impl Bench {
         self.guest.run(&format!("ip link set eth0 mtu {}", setup.mtu));
         // A new address each time: the guest would use the previous node's Ethernet address.
         self.ends += 1;
-        assert!(self.ends < 240, "addresses for nodes are used up");
+        assert!(self.ends < 240, "no free node address");
         let number = 10 + self.ends;
         let address = match setup.carrier {
             Carrier::Tap => format!("10.77.0.{number}"),

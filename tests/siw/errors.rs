@@ -123,24 +123,35 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
             let completed = format!("client {name}: completed={}\n", case.completes);
             let ended = format!("client {name}: received={FLUSHED} event={QP_FATAL}\n");
             let text = format!("{}\n", said.client);
-            check("how the request completed", answer == Lacks || text.contains(&completed));
-            check("flue's end", matches!(answer, Allows | Lacks) || text.contains(&ended));
-            check("the connection lives", (answer == Allows) == text.contains(": lives\n"));
-            check("no case", (answer == Lacks) == text.contains(": cannot be tried\n"));
+            check("status of the request", answer == Lacks || text.contains(&completed));
+            check(
+                "flue's completion and event",
+                matches!(answer, Allows | Lacks) || text.contains(&ended),
+            );
+            check(
+                "the connection is still usable",
+                (answer == Allows) == text.contains(": usable\n"),
+            );
+            check(
+                "the case is not supported",
+                (answer == Lacks) == text.contains(": not supported\n"),
+            );
         } else {
             let event = format!("event={}\n", case.event);
             check("flue's event", format!("{}\n", said.server).contains(&event));
             let Terminate([kind, code, _]) = answer else { continue };
             // Fields in siw's order.
             let report = format!("layer {}, type {}, code {code}", kind & 0xf, kind >> 4);
-            check(&format!("siw has heard {heard:?}, not {report}"), heard == [report]);
+            check(&format!("siw received {heard:?}, expected {report}"), heard == [report]);
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
-    let mut summary =
-        format!("{} cases, each with its Terminate and what both ends say", CASES.len());
+    let mut summary = format!(
+        "{} cases, each with the expected Terminate and results on both sides",
+        CASES.len()
+    );
     if unlogged > 0 {
-        write!(summary, "; tried again, because siw had not logged it: {unlogged}")
+        write!(summary, "; retried because siw had not logged the Terminate: {unlogged}")
             .expect("a String");
     }
     summary

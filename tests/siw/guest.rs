@@ -45,7 +45,7 @@ impl Siw {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stock => "stock",
-            Self::Mended => "mended",
+            Self::Mended => "patched",
         }
     }
 }
@@ -126,7 +126,7 @@ impl Guest {
     pub(crate) fn expect_line(&mut self, job: Job, text: &str, limit: Duration) -> String {
         let deadline = Instant::now() + limit;
         loop {
-            let progress = self.jobs.get_mut(&job.0).expect("a job of this guest");
+            let progress = self.jobs.get_mut(&job.0).expect("a command of this guest");
             while let Some(line) = progress.lines.get(progress.seen) {
                 progress.seen += 1;
                 if line.contains(text) {
@@ -135,7 +135,7 @@ impl Guest {
             }
             assert!(
                 progress.status.is_none(),
-                "a command in the guest ended with {:?} without the output {text:?}:\n{}",
+                "command in the guest exited with {:?} without the output {text:?}:\n{}",
                 progress.status,
                 progress.lines.join("\n")
             );
@@ -143,7 +143,7 @@ impl Guest {
         }
     }
 
-    /// Waits for the end of the command; returns its output.
+    /// Waits until the command has exited; returns its output.
     ///
     /// # Panics
     ///
@@ -154,9 +154,9 @@ impl Guest {
             self.take_line(job, deadline);
         }
         let Progress { lines, status: ended, .. } =
-            self.jobs.remove(&job.0).expect("a job of this guest");
+            self.jobs.remove(&job.0).expect("a command of this guest");
         let said = lines.join("\n");
-        assert_eq!(ended, Some(status), "status of a command in the guest; its output:\n{said}");
+        assert_eq!(ended, Some(status), "exit status of a command in the guest; output:\n{said}");
         said
     }
 
@@ -185,16 +185,16 @@ impl Guest {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left.min(LOOK)) {
                 Ok(line) => break line,
-                Err(RecvTimeoutError::Disconnected) => panic!("the guest has ended"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the guest exited"),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let said = || self.jobs[&waited_for.0].lines.join("\n");
             if let Some(complaint) = self.complaint() {
-                panic!("the guest's kernel: {complaint}; output of a command:\n{}", said());
+                panic!("kernel of the guest: {complaint}; output of the command:\n{}", said());
             }
             assert!(
                 Instant::now() < deadline,
-                "a command in the guest makes no progress; its output:\n{}",
+                "command in the guest makes no progress; output:\n{}",
                 said()
             );
         };

@@ -103,9 +103,8 @@ impl Runner {
         match outcome {
             Ok((bench, mut seen)) => {
                 match bench.guest.complaint() {
-                    Some(line) => {
-                        write!(seen, "; then the guest's kernel: {line}").expect("a String")
-                    }
+                    Some(line) => write!(seen, "; then from the kernel of the guest: {line}")
+                        .expect("a String"),
                     None => self.bench = Some(bench),
                 }
                 println!("passed {seconds:6.1} s | {} | {seen}", row.title());
@@ -128,12 +127,15 @@ fn lack(files: &Path) -> Option<String> {
     let has_guest = files.join("initramfs.cpio").is_file() && files.join("vmlinuz").is_file();
     let tools = ["qemu-system-x86_64", "ip", "nft", "unshare"];
     if !has_guest {
-        return Some("there is no guest; tests/siw/run builds it".into());
+        return Some("guest not built: run tests/siw/run".into());
     }
     if !rustix::process::geteuid().is_root() || lacks_tun() {
-        return Some("needs root and /dev/net/tun".into());
+        return Some("requires root and /dev/net/tun".into());
     }
-    tools.iter().find(|tool| find_tool(tool).is_none()).map(|tool| format!("`{tool}` is missing"))
+    tools
+        .iter()
+        .find(|tool| find_tool(tool).is_none())
+        .map(|tool| format!("`{tool}` is not installed"))
 }
 
 fn lacks_tun() -> bool {
@@ -148,7 +150,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if env::var_os("FLUE_SIW").is_none() {
-        println!("skipped: siw: only tests/siw/run boots guests");
+        println!("skipped: siw: guests are booted by tests/siw/run only");
         return ExitCode::SUCCESS;
     }
     if let Some(lack) = lack(&files) {

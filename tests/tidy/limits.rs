@@ -183,9 +183,9 @@ fn private(path: &str, sources: &[(String, String)]) -> Result<Value, String> {
     let Some(expression) = here else {
         let others = sources.iter().filter(|(_, text)| right_hand_side(text, name).is_some());
         let others: Vec<&str> = others.map(|(file, _)| file.as_str()).collect();
-        return Err(format!("there is no {path}; files with a constant of that name: {others:?}"));
+        return Err(format!("{path} not found; files with a constant of that name: {others:?}"));
     };
-    evaluate(expression).ok_or_else(|| format!("{path} = {expression}, which is no plain number"))
+    evaluate(expression).ok_or_else(|| format!("{path} = {expression}: not a number"))
 }
 
 /// Value of a row's number and unit.
@@ -235,7 +235,7 @@ fn the_limits_document_says_what_the_constants_say() {
             private(constant, &sources)
         } else {
             known.remove(constant).ok_or_else(|| {
-                format!("{constant} has two rows, or tests/tidy/limits.rs does not know it")
+                format!("{constant} has two rows, or is missing in tests/tidy/limits.rs")
             })
         };
         match actual {
@@ -414,7 +414,7 @@ fn filled(sentence: &str, values: &BTreeMap<&str, String>) -> Result<String, Str
     let mut pieces = sentence.split('{');
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        let (constant, rest) = piece.split_once('}').ok_or("a brace is not closed")?;
+        let (constant, rest) = piece.split_once('}').ok_or("unclosed brace")?;
         text += values.get(constant).ok_or_else(|| format!("{FILE} has no {constant}"))?;
         text += rest;
     }
@@ -438,7 +438,9 @@ fn other_documents_say_what_the_limits_document_says() {
         for sentence in *sentences {
             match filled(sentence, &values) {
                 Ok(expected) if words.contains(&expected) => {}
-                Ok(expected) => writeln!(findings, "{file} does not say \"{expected}\"").unwrap(),
+                Ok(expected) => {
+                    writeln!(findings, "{file} does not contain \"{expected}\"").unwrap()
+                }
                 Err(error) => writeln!(findings, "{sentence}: {error}").unwrap(),
             }
         }
@@ -476,7 +478,7 @@ fn counts_in_documents_match_the_sources() {
     for (file, sentence) in expected {
         let words = read(file).split_whitespace().collect::<Vec<_>>().join(" ");
         if !words.contains(&sentence) {
-            writeln!(findings, "{file} does not say \"{sentence}\"").unwrap();
+            writeln!(findings, "{file} does not contain \"{sentence}\"").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");

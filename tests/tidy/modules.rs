@@ -441,15 +441,15 @@ fn order_errors(layers: &Layers, sources: &Crate) -> String {
     for (module, imports) in edges(layers, sources) {
         let file = &sources[module];
         let Some(own) = rank(module) else {
-            writeln!(findings, "{}: its module has no place in the order", file.name).unwrap();
+            writeln!(findings, "{}: its module is not in the order", file.name).unwrap();
             continue;
         };
         for import in imports.iter().filter(|import| rank(import) > Some(own)) {
-            writeln!(findings, "{}: imports {}, which lies above", file.name, import.join("::"))
+            writeln!(findings, "{}: imports {}, a higher layer", file.name, import.join("::"))
                 .unwrap();
         }
         for name in file.forbidden.iter().filter(|_| layers.pure.contains(&layers.order[own])) {
-            writeln!(findings, "{}: `{name}` must not stand here", file.name).unwrap();
+            writeln!(findings, "{}: `{name}` is not allowed here", file.name).unwrap();
         }
     }
     findings

@@ -37,14 +37,14 @@ fn error(fault: &Value, functions: &[(String, String)], cases: &str) -> Option<S
     };
     match source.matches(old).count() {
         1 => {}
-        count => return Some(format!("what it replaces stands {count} times in {file}: {old}")),
+        count => return Some(format!("the replaced text occurs {count} times in {file}: {old}")),
     }
     let is_there = match test.strip_prefix("hostile::") {
         Some(case) => cases.lines().any(|line| line.split(' ').next() == Some(case)),
         None => is_test(test, functions, &[]),
     };
     if !is_there {
-        return Some(format!("no test is called {test}"));
+        return Some(format!("test not found: {test}"));
     }
     (old == new || text(fault, "why").is_empty())
         .then(|| "changes nothing, or has no reason".into())
@@ -79,7 +79,7 @@ fn faults_against_the_rules_of_ndk() {
                 *counts.entry(section).or_default() += 1;
             }
             Some(_) => writeln!(findings, "\"{why}\": {rule} does not name {test}").unwrap(),
-            None => writeln!(findings, "\"{why}\": no rule is called {rule}").unwrap(),
+            None => writeln!(findings, "\"{why}\": rule not found: {rule}").unwrap(),
         }
     }
     for (section, least) in NDK_FAULTS_MIN {

@@ -55,9 +55,8 @@ impl Group {
         // group of the tests. That occurs if the parents of that group have exited (nohup, some CI runners).
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = host
-            .spawn(&mut command)
-            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let mut child =
+            host.spawn(&mut command).unwrap_or_else(|error| panic!("{name} not started: {error}"));
         let said = Arc::new(Mutex::new(Vec::new()));
         let out = child.stdout.take().expect("a piped stream");
         let err = child.stderr.take().expect("a piped stream");
@@ -113,7 +112,7 @@ impl Group {
         None
     }
 
-    /// Waits for the end of the program or for `limit`; returns true if it has ended.
+    /// Waits until the program has exited or for `limit`; returns true if it has ended.
     fn wait_for(&self, limit: Duration) -> bool {
         let handle =
             pidfd_open(self.pid(), PidfdFlags::empty()).expect("a pidfd of a child process");
@@ -151,23 +150,23 @@ impl Group {
         let deadline = Instant::now() + limit;
         while !is_so() {
             if self.wait_for(LOOK) {
-                return Err(format!("has ended, but not: {what}"));
+                return Err(format!("exited before: {what}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("after {limit:?} not: {what}"));
+                return Err(format!("not within {limit:?}: {what}"));
             }
         }
         Ok(())
     }
 
-    /// Waits for the end of the program.
+    /// Waits until the program has exited.
     ///
     /// # Errors
     ///
     /// The program has not ended in time.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         if !self.wait_for(limit) {
-            return Err(format!("has not ended in {limit:?}"));
+            return Err(format!("still running after {limit:?}"));
         }
         let status = self.child.wait().map_err(|error| error.to_string())?;
         self.kill();

@@ -340,7 +340,7 @@ const SIZE: Size = Size { memory: 128, pattern: 96 };
 /// Runs a test on kernel sockets or on nodes, for tests/verbs/run only: CI does not install QEMU.
 fn run(is_on_nodes: bool, test: impl Fn(&Place)) {
     if !results::are_wanted() {
-        println!("skipped: it takes long, and is for tests/verbs/run");
+        println!("skipped: long test, run by tests/verbs/run");
     } else if !lacks(NEEDS) && !lacks(&[Need::Tool("qemu-system-x86_64")]) {
         match is_on_nodes {
             false => test(&Place::sockets()),
@@ -418,5 +418,5 @@ fn failures(place: &Place) {
         server: Some("refused port; cancel; killed destination"),
         client: "migrate rdma:127.0.0.1:4444",
     };
-    results::note(&programs, place, "the source runs on", begun.elapsed());
+    results::note(&programs, place, "the source continues", begun.elapsed());
 }

@@ -17,7 +17,7 @@ use crate::{FLUE, NEEDS, library};
 /// Time limit for a program with all message sizes or many steps, and for complete runs on any machine.
 const LONG_LIMIT: Duration = Duration::from_secs(180);
 
-/// Waits for the end of the program, which must be 0 with all these texts in its output.
+/// Waits until the program has exited, with status 0 and all these texts in its output.
 pub(crate) fn check(end: &mut Group, says: &[&str]) -> Result<(), String> {
     check_in(end, LIMIT, says)
 }
@@ -29,7 +29,7 @@ fn check_in(end: &mut Group, limit: Duration, says: &[&str]) -> Result<(), Strin
     }
     let said = end.said();
     match says.iter().find(|text| !said.contains(**text)) {
-        Some(text) => Err(format!("does not say {text:?}")),
+        Some(text) => Err(format!("no output {text:?}")),
         None => Ok(()),
     }
 }
@@ -122,7 +122,7 @@ fn row(name: &str) -> Option<&'static Row> {
 fn run_row(name: &str, place: impl Fn() -> Place, is_in_ci: impl Fn(InCi) -> bool) {
     let Some(row) = row(name) else { return };
     if !is_in_ci(row.in_ci) && !results::are_wanted() {
-        println!("skipped: it takes long, and is for tests/verbs/run");
+        println!("skipped: long test, run by tests/verbs/run");
         return;
     }
     let (place, begun) = (place(), Instant::now());
@@ -300,6 +300,11 @@ fn atomics_toward_a_peer_without_them() {
             server: Some(LINE),
             client: "ib_atomic_bw -R -n 100 127.0.0.1",
         };
-        results::note(&programs, &place, "both end, the client not with 0", begun.elapsed());
+        results::note(
+            &programs,
+            &place,
+            "both exit, the client with a status other than 0",
+            begun.elapsed(),
+        );
     }
 }

@@ -19,7 +19,7 @@ const PORT: u16 = 7300;
 fn program() -> Option<PathBuf> {
     let program = std::env::var_os(PROGRAM).map(PathBuf::from);
     if program.is_none() {
-        println!("skipped: the program is not built, tests/verbs/run does that");
+        println!("skipped: program not built: run tests/verbs/run");
     }
     program
 }

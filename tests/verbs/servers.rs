@@ -70,7 +70,7 @@ impl Footprint {
 /// Sequential clients of the persistent server; [`MANY_CLIENTS`] where the run may take longer.
 const CLIENTS: usize = 60;
 const MANY_CLIENTS: usize = 1000;
-/// Clients after which the server has allocated all that it needs for further ones.
+/// Clients after which the server allocates nothing for further ones.
 const FIRST_CLIENTS: usize = 20;
 /// Growth by the allocator, independent of the number of clients.
 const GROWTH_KIB_MAX: u64 = 128;
@@ -126,7 +126,7 @@ fn does_not_grow(place: &Place) {
         client: "rping -c -a 127.0.0.1 -C 5 -V",
     };
     let seen = format!(
-        "{clients} clients one after the other: {} descriptors; VmRSS after {FIRST_CLIENTS} and {clients} clients \
+        "{clients} sequential clients: {} descriptors; VmRSS after {FIRST_CLIENTS} and {clients} clients \
          {} and {} KiB",
         last.descriptors, first.resident_kib, last.resident_kib
     );
@@ -148,6 +148,6 @@ fn rping_persistent_server_on_a_node_does_not_grow() {
     if results::are_wanted() {
         does_not_grow(&Place::nodes());
     } else {
-        println!("skipped: it takes long, and is for tests/verbs/run");
+        println!("skipped: long test, run by tests/verbs/run");
     }
 }

@@ -88,7 +88,7 @@ impl Storage {
         self.place.start_command(End::Client, under_flue(&options(&self.place, End::Client), &line))
     }
 
-    /// Waits for the end of an initiator, which must be 0, and returns its output.
+    /// Waits until an initiator has exited with status 0, and returns its output.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ fn note(
     results::note(&programs, place, seen, begun.elapsed());
 }
 
-/// Waits for the end of iscsi-test-cu and returns the number of passed tests. The summary is used instead of the exit
+/// Waits until iscsi-test-cu has exited and returns the number of passed tests. The summary is used instead of the exit
 /// status: libiscsi frees an iSER connection that its event thread still uses, so that one process in several hundred
 /// crashes.
 ///
@@ -356,7 +356,7 @@ fn test_all(make: fn() -> Place) {
     }
     let listed: usize = DIFFERENCES.iter().map(|it| it.tests.len()).sum();
     assert_eq!(differing, listed, "listed differences of unknown tests");
-    let seen = format!("{passed} tests pass; {differing} do not, each with a reason in the list");
+    let seen = format!("{passed} tests pass; {differing} fail, each with a reason in the list");
     let client = format!("iscsi-test-cu -d -f -n -t ALL.TESTS {}", url(DISK));
     note(1, "iscsi-test-cu", "libiscsi-bin", &client, &storage.place, &seen, begun);
 }
@@ -370,7 +370,7 @@ fn run(make: fn() -> Place) {
         if releases::codename() == "bookworm" {
             test_all(make);
         } else {
-            println!("skipped: iscsi-test-cu: the list of differences is bookworm's");
+            println!("skipped: iscsi-test-cu: the list of differences applies to bookworm only");
         }
     }
 }
@@ -395,6 +395,6 @@ fn tgtd_and_libiscsi_over_iser_on_nodes() {
     if results::are_wanted() {
         run(Place::nodes);
     } else {
-        println!("skipped: it takes minutes, and is for tests/verbs/run");
+        println!("skipped: long test, run by tests/verbs/run");
     }
 }

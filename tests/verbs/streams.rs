@@ -128,7 +128,7 @@ fn run_preloaded(place: &Place, scratch: &Scratch, pair: &Pair<'_>) {
             .filter(|file| file.file_name().to_string_lossy().starts_with(end))
             .map(|file| file.metadata().map_or(0, |file| file.len()))
             .sum();
-        assert!(captured >= FILE_BYTES as u64, "{end}: {captured} bytes went through flue");
+        assert!(captured >= FILE_BYTES as u64, "{end}: {captured} bytes sent through flue");
     }
     let client = format!("LD_PRELOAD=librspreload.so {}", pair.client.0);
     let server = format!("LD_PRELOAD=librspreload.so {}", pair.server.0);
@@ -140,7 +140,7 @@ fn run_preloaded(place: &Place, scratch: &Scratch, pair: &Pair<'_>) {
         server: Some(&server),
         client: &client,
     };
-    let seen = format!("{FILE_BYTES} bytes, which the captures have");
+    let seen = format!("{FILE_BYTES} bytes, present in the captures");
     results::note(&programs, place, &seen, took);
 }
 

@@ -67,7 +67,7 @@ fn tests_of_pyverbs() {
         return;
     }
     if !Path::new(PACKAGED).is_dir() || !Path::new("/usr/bin/python3").is_file() {
-        println!("skipped: {PACKAGED} is not there (Debian package python3-pyverbs)");
+        println!("skipped: {PACKAGED} not found (Debian package python3-pyverbs)");
         return;
     }
     // Each release packages different tests.
@@ -75,7 +75,7 @@ fn tests_of_pyverbs() {
     let list = format!("packaged_tests.{codename}.txt");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/");
     let Ok(expected) = fs::read_to_string(format!("{path}{list}")) else {
-        println!("skipped: no {list}: expectations of release {codename:?} are missing");
+        println!("skipped: {list} not found: no expected results for release {codename:?}");
         return;
     };
     let (host, scratch, begun) = (machine(), Scratch::new(), Instant::now());
@@ -199,7 +199,7 @@ fn mpi() {
         );
         let mut ran = Group::start(&host, under_flue(&options, &line));
         let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
-        let says = format!("ring and all-to-all of {ranks} ranks: right");
+        let says = format!("ring and all-to-all of {ranks} ranks: results correct");
         assert!(status.success() && ran.said().contains(&says), "{}", ran.report());
         let sizes = fs::read_dir(&captures).expect("a directory");
         let sizes: Vec<_> =

@@ -243,7 +243,7 @@ fn flue_ss_lists_the_queue_pairs_of_both_transports() {
         // A normal exit removes the socket.
         client.signal("rping", Signal::KILL);
         client.wait(LIMIT).expect("a killed client");
-        server.wait(LIMIT).expect("a server without its peer");
+        server.wait(LIMIT).expect("a server whose client was killed");
         let left = fs::read_dir(plant.runtime[0].file("flue")).expect("a directory").count();
         assert_eq!(left, 0, "sockets of the server");
     }

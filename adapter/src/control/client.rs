@@ -76,7 +76,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
             Nodes::Pid(pid) => format!("in process {pid}"),
             Nodes::All | Nodes::Path(_) => String::new(),
         };
-        return Err(Error::operation(format!("no control socket of a node {wanted} in {shown}")));
+        return Err(Error::operation(format!("no node {wanted} has a control socket in {shown}")));
     }
     Ok((sockets, directory))
 }
@@ -115,7 +115,7 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
     let reply: Reply = serde_json::from_slice(&answer)
         .map_err(|error| failed("answer", io::Error::new(io::ErrorKind::InvalidData, error)))?;
     if reply.flue_control != VERSION {
-        let why = format!("version {}: expected {VERSION}, the version of this program", reply.flue_control);
+        let why = format!("version {}; this program speaks {VERSION}", reply.flue_control);
         return Err(failed("answer", io::Error::other(why)));
     }
     match reply.answer {
@@ -136,7 +136,7 @@ fn unreachable(path: &Path, error: &io::Error) -> Option<&'static str> {
     } else if !file_type.is_socket() {
         "not a socket"
     } else {
-        "no node is listening: its process has exited"
+        "no node is listening: its process has ended"
     })
 }
 
@@ -147,7 +147,7 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no response within {LIMIT:?}")));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("none in {LIMIT:?}")));
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut piece) {
@@ -161,7 +161,7 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
             return Ok(answer);
         }
         if answer.len() > ANSWER_BYTES_MAX {
-            let why = format!("longer than {ANSWER_BYTES_MAX} bytes");
+            let why = format!("more than {ANSWER_BYTES_MAX} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     }
@@ -177,7 +177,7 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> 
         let after = connections.last().map(|record| record.handle);
         let Answer::List(page) = ask(path, Ask::List { after, state })? else {
             return Err(Error::operation(format!(
-                "control socket {}: response is not a list of connections",
+                "control socket {}: not a list of connections",
                 path.display()
             )));
         };
@@ -210,11 +210,11 @@ mod tests {
             (&directory, "a directory, expected a socket"),
             (&file, "not a socket"),
             (&absent, "not found"),
-            (&socket, "no node is listening: its process has exited"),
+            (&socket, "no node is listening: its process has ended"),
         ] {
             let failure = list(path, false).unwrap_err();
             assert_eq!(failure.message(), format!("control socket {}: {problem}", path.display()));
-            assert_eq!(failure.hint(), Some("flue ss lists running nodes"));
+            assert_eq!(failure.hint(), Some("flue ss lists the nodes that are running"));
         }
         fs::remove_dir_all(directory).unwrap();
     }

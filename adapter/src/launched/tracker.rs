@@ -100,7 +100,7 @@ impl Connections {
             }
             None => tracing::warn!(
                 remote = %connection.remote,
-                "connection table full: the connection is not reset if the program is killed"
+                "table of connections: no room; this one is not reset when the program dies"
             ),
         }
     }

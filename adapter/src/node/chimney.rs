@@ -88,13 +88,13 @@ impl FromStr for Capacity {
             let names: Vec<_> = capacity.limits().into_iter().map(|(name, _)| name).collect();
             let found = capacity.limits().into_iter().find(|(name, _)| *name == key);
             let Some((_, limit)) = found else {
-                return Err(format!("{key:?}: expected one of {}", names.join(", ")));
+                return Err(format!("{key:?} is none of {}", names.join(", ")));
             };
             let number = number
                 .parse()
-                .map_err(|_| format!("{part:?}: expected {key}=NUMBER, 0 to {}", u32::MAX))?;
+                .map_err(|_| format!("{part:?}: not {key}=NUMBER, 0 to {}", u32::MAX))?;
             if limit.replace(number).is_some() {
-                return Err(format!("{key}: given twice"));
+                return Err(format!("{key} is given twice"));
             }
         }
         Ok(capacity)
@@ -188,7 +188,7 @@ impl ChimneyOptions {
         let count = self.offload_ports.as_ref().map_or(0, Vec::len);
         if count > PORTS_MAX {
             return Err(Error::option(format!(
-                "--offload-ports: {count} ports, expected at most {PORTS_MAX}"
+                "--offload-ports: {count} ports, at most {PORTS_MAX}"
             )));
         }
         let seconds = [
@@ -198,7 +198,7 @@ impl ChimneyOptions {
         for (option, value, range) in seconds {
             if !range.contains(&value.into()) {
                 return Err(Error::option(format!(
-                    "{option} {value}: expected seconds within {range:?}"
+                    "{option} {value}: not within {range:?} seconds"
                 )));
             }
         }
@@ -237,7 +237,7 @@ impl fmt::Display for ChimneyOptions {
         }
         let reasons: Vec<_> = self.upload_on.iter().map(|reason| word(*reason)).collect();
         let reasons = if reasons.is_empty() { "none".into() } else { reasons.join(", ") };
-        write!(f, "; optional uploads: {reasons}, holddown {} s", self.offload_holddown_s)?;
+        write!(f, "; optional uploads: {reasons}, rest {} s", self.offload_holddown_s)?;
         match self.capacity.to_string().as_str() {
             "" => f.write_str("; capacity default"),
             capacity => write!(f, "; capacity {capacity}"),
@@ -257,8 +257,8 @@ mod tests {
         assert_eq!("".parse(), Ok(Capacity::default()));
         assert_eq!(Capacity::default().to_string(), "");
         for (text, word) in [
-            ("objects=1", "one of tcp, path"),
-            ("tcp", "expected tcp=NUMBER"),
+            ("objects=1", "none of tcp, path"),
+            ("tcp", "not tcp=NUMBER"),
             ("tcp=x", "tcp=x"),
             ("tcp=-1", "tcp=-1"),
             ("tcp=1,tcp=2", "twice"),

@@ -87,7 +87,7 @@ pub struct Impairment {
 /// The text is not a number in this range.
 pub fn parse_burst(text: &str) -> Result<u16, String> {
     let frames = text.parse().ok().filter(|frames| *frames <= BURST_FRAMES_MAX);
-    frames.ok_or_else(|| format!("expected 0 (no bursts) to {BURST_FRAMES_MAX} frames"))
+    frames.ok_or_else(|| format!("not a number of frames from 0 (no bursts) to {BURST_FRAMES_MAX}"))
 }
 
 /// Parses a delay to nanoseconds, with the units of [`parse_delay`].
@@ -139,7 +139,7 @@ impl Impairment {
     pub fn check(&self) -> Result<(), Error> {
         if let (Some(queue), None) = (self.queue, self.rate_bps) {
             return Err(Error::option(format!(
-                "--queue {queue}: requires --rate"
+                "--queue {queue}: nothing waits before a wire without --rate"
             )));
         }
         let checked = self.on_a_link(0).validate();

@@ -117,10 +117,10 @@ impl NodeOptions {
     /// descriptor.
     pub(crate) fn open_descriptor(&self) -> Result<(OwnedFd, String), Error> {
         let opened = self.open_taps()?;
-        let failed = || Error::operation("TAP: no descriptor");
+        let failed = || Error::operation("a TAP without a descriptor");
         let first = opened.into_iter().next().ok_or_else(failed)?;
         let descriptor = rustix::io::dup(first.link.descriptor().ok_or_else(failed)?)
-            .map_err(|error| Error::operation(format!("TAP descriptor: {error}")))?;
+            .map_err(|error| Error::operation(format!("descriptor of the TAP: {error}")))?;
         Ok((descriptor, first.name))
     }
 

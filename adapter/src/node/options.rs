@@ -61,7 +61,7 @@ pub fn parse_interface(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "expected 1 to {INTERFACE_NAME_BYTES_MAX} visible ASCII characters, \
+            "not an interface name: 1 to {INTERFACE_NAME_BYTES_MAX} visible ASCII characters, \
              none of them / : %"
         ))
     }
@@ -311,20 +311,20 @@ impl NodeOptions {
         for host in &self.host_addresses {
             if self.addresses.iter().any(|own| own.address() == host.address()) {
                 return Err(Error::option(format!(
-                    "--host-addr {host}: same address as --addr of the node"
+                    "--host-addr {host}: the node itself has that address (--addr)"
                 )));
             }
         }
         if let (Some(bridge), [host, ..]) = (&self.bridge, self.host_addresses.as_slice()) {
             return Err(Error::option(format!(
-                "--host-addr {host}: not with --bridge: assign the address to {bridge}"
+                "--host-addr {host}: a port of a bridge ({bridge}) has no address; give the bridge one"
             )));
         }
         if self.tap_fd.is_some() && self.queues > 1 {
-            return Err(Error::option("--tap-fd: not with --queues: an inherited TAP has one queue"));
+            return Err(Error::option("--tap-fd: an inherited TAP has one queue"));
         }
         if self.tap_fd.is_some() && self.napi != NapiMode::Off {
-            return Err(Error::option("--tap-fd: not with --napi: the NAPI mode is set when the TAP is opened"));
+            return Err(Error::option("--tap-fd --napi: what opened the TAP has decided that"));
         }
         self.chimney.check()?;
         self.impairment.check()?;
@@ -349,7 +349,7 @@ impl NodeOptions {
         ];
         for (option, value, range) in limits {
             if !range.contains(&value) {
-                return Err(Error::option(format!("{option} {value}: expected {range:?}")));
+                return Err(Error::option(format!("{option} {value}: not within {range:?}")));
             }
         }
         Ok(())
@@ -430,7 +430,7 @@ pub fn random_seed() -> Result<u64, Error> {
 fn check_addresses(addresses: &[IpPrefix]) -> Result<(), Error> {
     if addresses.len() > ADDRESSES_MAX {
         return Err(Error::option(format!(
-            "--addr: {} addresses, expected at most {ADDRESSES_MAX}",
+            "--addr: {} addresses, a node has at most {ADDRESSES_MAX}",
             addresses.len()
         )));
     }
@@ -447,16 +447,16 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Err
         let same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
         if gateways[..index].iter().any(same_family) {
             return Err(Error::option(format!(
-                "--gateway {gateway}: expected at most one per address family"
+                "--gateway {gateway}: at most one for each address family"
             )));
         }
         if !addresses.iter().any(|own| own.contains(*gateway)) {
             return Err(Error::option(format!(
-                "--gateway {gateway}: outside of the prefix of every --addr"
+                "--gateway {gateway}: not within the prefix of any --addr"
             )));
         }
         if addresses.iter().any(|own| own.address() == *gateway) {
-            return Err(Error::option(format!("--gateway {gateway}: same address as --addr of the node")));
+            return Err(Error::option(format!("--gateway {gateway}: the node's own address")));
         }
     }
     Ok(())

@@ -136,6 +136,6 @@ fn queues_in_bytes_frames_and_time() {
     for text in ["", "0B", "0p", "1.5p", "1000001p", "2GiB", "2000MiB", "11s", "7", "-1kB"] {
         assert!(parse(text).unwrap_err().to_string().contains("such as 20ms"), "{text}");
     }
-    assert!(parse("100kb").unwrap_err().to_string().contains("use kB"));
+    assert!(parse("100kb").unwrap_err().to_string().contains("write kB"));
     assert_eq!(parse("100p").unwrap().to_string(), "100 frames");
 }

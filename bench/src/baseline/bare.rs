@@ -257,7 +257,7 @@ fn validate(
     ours_bytes: u64,
     theirs_bytes: u64,
 ) -> Result<(), Failure> {
-    // The kernel sends duplicates when an acknowledgement is late: no data was lost.
+    // The kernel sends duplicates when an acknowledgment is late: no data was lost.
     let ErrorCounters { gaps, duplicates: _, damaged } = errors;
     if gaps + damaged > 0 {
         return Err(Failure::work(format!(

@@ -37,7 +37,7 @@ impl<T: Send + 'static> FarEnd<T> {
         self.thread.is_finished()
     }
 
-    /// Waits for the end of the thread; returns its result.
+    /// Waits until the thread has exited; returns its result.
     pub(super) fn join(self) -> Result<T, Failure> {
         let panicked = |_| Err(Failure::work("the far end has panicked"));
         self.thread.join().unwrap_or_else(panicked)

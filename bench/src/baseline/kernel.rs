@@ -99,7 +99,7 @@ impl KernelEnd {
         self.far.is_finished()
     }
 
-    /// Waits for the end of its thread; returns its totals.
+    /// Waits until its thread has exited; returns its totals.
     pub(super) fn join(self) -> Result<Done, Failure> {
         self.far.join()
     }

@@ -331,7 +331,7 @@ fn pair_of(args: &SmolArgs, idle: SpinThenYield, far_loop: FarLoop) -> Result<Pa
         let before = thread_cpu_seconds();
         let bytes = far_loop(&mut far, &theirs)?;
         let cpu_seconds = thread_cpu_seconds() - before;
-        // The near end may still need an acknowledgement.
+        // The near end may still need an acknowledgment.
         while !theirs.stop.load(Acquire) {
             far.poll()?;
         }

@@ -65,7 +65,7 @@ pub(crate) struct ExportInput<'a> {
 /// Reason for a failed export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ExportError {
-    /// An acknowledgement of received data is unsent (CH-INI-7): poll, then retry.
+    /// An acknowledgment of received data is unsent (CH-INI-7): poll, then retry.
     #[error("acknowledgment of received data not sent yet")]
     AcknowledgementDue,
     /// Before ESTABLISHED, or over (CH-ST-1).
@@ -149,7 +149,7 @@ fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
     }
 }
 
-/// Sends a delayed acknowledgement, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
+/// Sends a delayed acknowledgment, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
 /// polled at the time at which the delay expires. It is returned in another slot of `sockets`.
 pub(crate) fn push_acknowledgement(
     now: SmolInstant,
@@ -199,7 +199,7 @@ impl StateExtractor {
         self.stage.leave(self.socket)
     }
 
-    /// Reads SND.NXT and RCV.NXT: an acknowledgement of unsent data triggers a challenge ACK.
+    /// Reads SND.NXT and RCV.NXT: an acknowledgment of unsent data triggers a challenge ACK.
     fn opening(&mut self, input: &ExportInput<'_>) -> Result<ProbeAnswer, ExportError> {
         let flow = input.flow;
         let beyond = self.stage.bare(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);

@@ -482,7 +482,7 @@ impl Bench {
 
     /// As `shuttle`, but returns an error if it is too early.
     fn try_shuttle(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
-        // A due acknowledgement is sent first (CH-INI-7).
+        // A due acknowledgment is sent first (CH-INI-7).
         self.exchange();
         for frame in self.ends[index].push_acknowledgement(self.now) {
             self.wire.push((self.now, 1 - index, frame));

@@ -82,7 +82,7 @@ fn node<S>(context: Option<TargetContext>, state: impl FnOnce() -> S) -> Initiat
 
 impl Host {
     /// Offloads every due connection. smoltcp has processed everything that the engine had queued, and has sent all due
-    /// acknowledgements (CH-INI-7).
+    /// acknowledgments (CH-INI-7).
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let due = |(handle, connection): (&OffloadHandle, &Connection)| {
             let offload_timing = self.offload_timing(now, connection);

@@ -93,7 +93,7 @@ impl Host {
                 self.configure_all(|of| of == client);
             }
             Request::Leave => self.unregister(client),
-            // The requester may be gone; then the reply is dropped.
+            // The requester may have exited; then the reply is dropped.
             Request::List { only, reply } => drop(reply.try_send(self.list(only))),
         }
     }

@@ -220,7 +220,7 @@ impl Host {
         let (state, client) = (socket.state(), connection.client_id());
         connection.receive.fin_received |= fin_received(state);
         if state == State::Closed {
-            // Both FINs are acknowledged. An RST in answer to a later duplicate has no effect any more.
+            // Both FINs are acknowledged. An RST in answer to a later duplicate has no effect.
             let flow = &connection.flow;
             let in_order = connection.ended_in_order();
             if in_order && socket.recv_queue() > 0 {
@@ -261,7 +261,7 @@ impl Host {
             self.notify(client, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
-        // A client that shuts down its node at this notice must not prevent the delayed acknowledgement of the FIN.
+        // A client that shuts down its node at this notice must not prevent the delayed acknowledgment of the FIN.
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
         if state == State::TimeWait && connection.receive.closed_notified && acknowledged {

@@ -3,7 +3,7 @@
 //! smoltcp stops its retransmission timer before a fast retransmission. If that segment is dropped since the next hop
 //! is unresolved, smoltcp still considers it sent. Then no timer runs, and nothing is sent until the peer times out.
 //! Data in flight are normally retransmitted within smoltcp's longest timeout. If nothing was sent for longer, the host
-//! generates three duplicate acknowledgements, and smoltcp retransmits the oldest segment.
+//! generates three duplicate acknowledgments, and smoltcp retransmits the oldest segment.
 
 use offload_engine::{
     chimney::client::OffloadHandle,

@@ -227,7 +227,7 @@ impl Passive for Core {
 
     fn device_lost(&mut self) {
         self.clients.device_lost();
-        // They are not polled any more, and hold consumers' memory.
+        // They are no longer polled, and hold consumers' memory.
         self.engine.device_lost();
         self.host = None;
     }

@@ -427,7 +427,7 @@ impl LinkWrapper for MutedLink {
     }
 }
 
-/// The acknowledgement of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still ends in order.
+/// The acknowledgment of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still closes normally.
 #[test]
 fn shutdown_repeats_the_last_acknowledgement() {
     for (policy, progress) in PLACES {

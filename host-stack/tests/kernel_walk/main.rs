@@ -119,7 +119,7 @@ fn campaign() {
         ..Scenario::default()
     };
     // For comparison: the effects of load and loss alone.
-    println!("no hand-overs: {:?}", run(&Scenario { moves: 0, ..scenario }));
+    println!("no migrations: {:?}", run(&Scenario { moves: 0, ..scenario }));
     let seeds = from_environment().map_or(0..1, |(seeds, _)| seeds);
     seeds::for_each(seeds, |seed| {
         let scenario = Scenario { seed, ..scenario };

@@ -182,8 +182,8 @@ impl End {
         }
         let situation = match self.hurries {
             _ if !status.connected => "handshake",
-            Some("InHost") => "going down",
-            Some("Offloaded") => "coming up",
+            Some("InHost") => "offload begun",
+            Some("Offloaded") => "upload begun",
             _ => name(status.state),
         };
         core.clients.first_mut::<Walker>().seen.note(CoverageEvent::Aborted(situation));

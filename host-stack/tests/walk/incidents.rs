@@ -109,7 +109,7 @@ impl Incidents {
         }
         these.hasty = some(rng);
         if some(rng) {
-            // After longer ones a peer requests its last acknowledgement after the end of smoltcp's TIME-WAIT, 10 s.
+            // After longer ones a peer requests its last acknowledgment after the end of smoltcp's TIME-WAIT, 10 s.
             let mut outage = || {
                 let from = millis(rng, 600);
                 Span { from, to: from + Duration::from_millis(pick(rng, &[5, 60, 700, 2_000])) }
@@ -274,8 +274,8 @@ const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::Aborted("handshake"),
     CoverageEvent::Aborted("InHost"),
     CoverageEvent::Aborted("Offloaded"),
-    CoverageEvent::Aborted("going down"),
-    CoverageEvent::Aborted("coming up"),
+    CoverageEvent::Aborted("offload begun"),
+    CoverageEvent::Aborted("upload begun"),
     CoverageEvent::ResetReceived,
     CoverageEvent::TimedOut,
     CoverageEvent::ListsAborted,

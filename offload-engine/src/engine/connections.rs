@@ -40,7 +40,7 @@ pub const EARLY_FRAMES_MAX: usize = 4096;
 pub const EARLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Payload bytes of a GSO packet that the engine segments because the link does not. The limit is small enough that
-/// acknowledgements of the peer are read in time.
+/// acknowledgments of the peer are read in time.
 pub const BURST_BYTES_MAX: usize = 16 * 1024;
 
 /// Frames kept for later: those of a stopped connection, or those newer than frames the host has yet to forward.
@@ -139,7 +139,7 @@ pub(super) struct Offloaded {
     pub(super) progress: bool,
     /// True if a segment was sent since data was last received, so that further data is a response.
     pub(super) sent_since_data: bool,
-    /// Capture comment of the next frame: the hand-over that it follows.
+    /// Capture comment of the next frame: the migration that it follows.
     pub(super) hand_over: Option<&'static str>,
     /// Payload bytes of the largest GSO packet of the link. 0 if the link does not segment.
     segmentable_max: usize,

@@ -12,7 +12,7 @@
 //! It is read only for frames without a connection in the receiving engine. It is a hint: an engine that no longer has
 //! the connection passes the frame to the host stack, which demultiplexes it.
 //!
-//! Around a hand-over a frame from another queue may be reordered, because the connection may be added or removed
+//! During a migration a frame from another queue may be reordered, because the connection may be added or removed
 //! between the lookup and the processing. TCP recovers from this.
 //!
 //! Limit: [`PASSED_FRAMES_MAX`] queued frames per receiving engine. Further ones are dropped and counted, as a device

@@ -1,6 +1,6 @@
 //! Channels between the host stack and the engine.
 //!
-//! One channel per direction carries frames and control messages in one order. So a hand-over cannot overtake frames
+//! One channel per direction carries frames and control messages in one order. So a migration cannot overtake frames
 //! sent before it. Frames to the host are dropped and counted when its queue is full, as an adapter does. Control
 //! messages are never dropped.
 
@@ -59,7 +59,7 @@ pub enum ToHost {
     Frame {
         /// Frame from its Ethernet header on.
         data: Vec<u8>,
-        /// True if the TCP checksum needs no verification (see `RxChecksum::Valid`). It may not be filled in.
+        /// True if the TCP checksum needs no verification (see `RxChecksum::Valid`). It may be incomplete.
         checksum_valid: bool,
     },
     /// NdisMInitiateOffloadComplete.

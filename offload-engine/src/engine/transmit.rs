@@ -191,7 +191,7 @@ fn write_header(
     headers.write(header, &transmit.header(), u16::try_from(pieces).unwrap_or(u16::MAX))
 }
 
-/// Capture comment of a segment: the hand-over it follows, and the list whose bytes it carries.
+/// Capture comment of a segment: the migration it follows, and the list whose bytes it carries.
 fn comment_of(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
     let again = if transmit.retransmission { ", retransmission" } else { "" };
     match (hand_over, transmit.nbl_context) {

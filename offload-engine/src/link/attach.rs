@@ -77,7 +77,7 @@ pub enum TapError {
         /// Path of the node.
         node: PathBuf,
     },
-    /// The TUN node may not be opened.
+    /// The TUN node cannot be opened.
     #[error(
         "{node} cannot be opened: mode {mode:04o}, owner {owner}, expected mode 0666 (udev's default) or \
          this user as owner; in a container, the device cgroup must permit it too"
@@ -90,7 +90,7 @@ pub enum TapError {
         /// User id of its owner.
         owner: u32,
     },
-    /// The interface may not be created, or belongs to another user.
+    /// The interface cannot be created, or belongs to another user.
     #[error(
         "interface {name:?}: permission denied: requires CAP_NET_ADMIN in this network namespace, or a \
          persistent TAP of this user (ip tuntap add dev {name} mode tap user ...)"
@@ -234,9 +234,7 @@ pub(super) fn inherited(fd: &OwnedFd) -> Result<(String, c_int), TapError> {
     let refused = |reason| TapError::Descriptor { reason };
     let (name, flags) =
         tun::interface(fd).map_err(|source| match Errno::from_io_error(&source) {
-            Some(Errno::NOTTY | Errno::BADFD | Errno::INVAL) => {
-                refused("is not an attached TAP")
-            }
+            Some(Errno::NOTTY | Errno::BADFD | Errno::INVAL) => refused("is not an attached TAP"),
             _ => TapError::Io { step: "TUNGETIFF", source },
         })?;
     if flags & libc::IFF_TAP == 0 {

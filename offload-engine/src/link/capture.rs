@@ -271,7 +271,7 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
             for frame in batch.frames().skip(before) {
                 scratch.clear();
                 scratch.extend_from_slice(frame.data);
-                // A valid checksum may not be filled in; computing it is correct in both cases.
+                // A valid checksum may be incomplete; computing it is correct in both cases.
                 if frame.checksum == RxChecksum::Valid
                     && let Some(layout) = TcpLayout::of(scratch)
                 {

@@ -170,7 +170,7 @@ pub(super) fn open_tap_at(
             Ok(()) => opened.threaded_napi = true,
             Err(error) => {
                 let interface = &opened.name;
-                tracing::warn!(%interface, %error, "threaded NAPI not enabled: frames are processed in the writer's context");
+                tracing::warn!(%interface, %error, "threaded NAPI disabled: writers process frames");
                 // NAPI without a thread costs more than it saves.
                 drop(opened);
                 let without = TapOptions { napi: NapiMode::Off, ..options.clone() };
@@ -212,7 +212,7 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
                     interface = %name,
                     step,
                     error = %source,
-                    "virtio-net header not enabled: no GSO packets"
+                    "virtio-net header disabled: no GSO packets"
                 );
                 let mut tap = open_plain()?;
                 tap.count_fallback();

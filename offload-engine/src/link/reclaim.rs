@@ -64,7 +64,7 @@ impl Reclaim {
         let granted = rustix::net::sockopt::socket_recv_buffer_size(&observer.socket)? / 2;
         if granted < BUFFER_BYTES_MIN {
             let text = std::format!(
-                "packet socket: receive buffer of {granted} bytes, expected {BUFFER_BYTES_MIN}: increase net.core.rmem_max"
+                "packet socket: buffer of {granted} bytes, expected {BUFFER_BYTES_MIN}: raise net.core.rmem_max"
             );
             return Err(io::Error::other(text));
         }

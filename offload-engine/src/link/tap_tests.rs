@@ -41,7 +41,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
         // SAFETY: a network namespace changes the network of this new thread only, and no state that memory safety
         // depends on.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
-            std::println!("skipped: no network namespace of our own: {error}");
+            std::println!("skipped: network namespace not created: {error}");
         } else if let Err(error) = tun::open_node(attach::NODE.as_ref()) {
             std::println!("skipped: {}: {error}", attach::NODE);
         } else {

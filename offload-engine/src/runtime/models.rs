@@ -20,7 +20,7 @@ use crate::{
 /// A core that is nothing but what its threads must not miss.
 #[derive(Default)]
 struct Model {
-    /// Messages of the host stack that nobody has taken: no lock orders them.
+    /// Messages of the host stack that were not taken: no lock orders them.
     inbox: Arc<AtomicUsize>,
     taken: usize,
     /// A timer is armed, and how many ran.
@@ -102,7 +102,7 @@ fn stop(node: &Node, engine: thread::JoinHandle<()>) {
     engine.join().unwrap();
 }
 
-/// The host stack says something, as `SocketPort` and `HostPort` do.
+/// The host stack sends a message, as `SocketPort` and `HostPort` do.
 fn say(node: &Node, inbox: &AtomicUsize) {
     inbox.fetch_add(1, Ordering::Release);
     node.doorbell().ring();
@@ -146,7 +146,7 @@ fn a_timer_armed_by_a_call_is_not_slept_over() {
     });
 }
 
-// A post that may wait is left to the engine's thread, or done by the poster if that thread sleeps: never by nobody.
+// A post that may wait is left to the engine's thread, or done by the poster if that thread sleeps: it is always done.
 #[test]
 fn what_may_wait_is_not_slept_over() {
     explore(3, || {
@@ -173,7 +173,7 @@ fn a_full_link_is_not_slept_over() {
     });
 }
 
-// What a callback has done ends the wait, whoever called it and wherever the wait was.
+// What a callback has done ends the wait, for any caller and any position of the wait.
 #[test]
 fn a_callback_ends_a_wait() {
     for progress in [Progress::Automatic, Progress::Manual] {
@@ -292,7 +292,7 @@ impl Log {
 }
 
 // CH-RCC-2, NDK-CQ-3: one at a time, never inside one another, in order, none lost, none twice, and none left
-// when everybody is gone.
+// after all threads have exited.
 #[test]
 fn callbacks_neither_nest_nor_overtake_nor_get_lost() {
     explore(2, || {

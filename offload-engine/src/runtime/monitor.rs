@@ -378,7 +378,10 @@ impl<K: Passive> Monitor<K> {
     fn check_descriptors(&self, state: &mut State<K>, now: Instant) {
         state.descriptor_check_at = now + DESCRIPTOR_CHECK_INTERVAL;
         if !state.is_lost && descriptor::are_lost() {
-            self.end_lost(state, WaitError::Link("descriptors of the library closed by the program".into()));
+            self.end_lost(
+                state,
+                WaitError::Link("descriptors of the library closed by the program".into()),
+            );
         }
     }
 
@@ -416,7 +419,7 @@ impl<K: Passive> Monitor<K> {
     fn end_lost(&self, state: &mut State<K>, failure: WaitError) {
         if !mem::replace(&mut state.is_lost, true) {
             state.core.device_lost();
-            // Objects that this has released are handled now: no thread runs the loop any more.
+            // Objects that this has released are handled now: no thread runs the loop.
             state.core.settle(self.now());
         }
         self.fail(state, failure);
@@ -427,7 +430,9 @@ impl<K: Passive> Monitor<K> {
         let mut state = self.enter();
         let lose = || self.lose(&mut state, WaitError::Panicked);
         if catch_unwind(AssertUnwindSafe(lose)).is_err() {
-            tracing::error!("node shut down without closing its connections: panic in the engine or host stack");
+            tracing::error!(
+                "node shut down without closing its connections: panic in the engine or host stack"
+            );
             self.fail(&mut state, WaitError::Panicked);
         }
         drop(state);
@@ -707,7 +712,7 @@ impl<K: Passive> Monitor<K> {
         let mut state = self.enter();
         state.has_sleeper = false;
         state.sleeping = None;
-        // It may not sleep again: another thread has to sleep on the link.
+        // It must not sleep again: another thread must sleep on the link.
         self.notify(&state);
     }
 }

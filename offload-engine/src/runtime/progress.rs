@@ -5,7 +5,7 @@
 //! descriptors that wake the loop do not wake it. Otherwise it sleeps on them as any other sleeper.
 //!
 //! While the thread sleeps on the descriptors, each post is sent at once by the thread that posts. A consumer that
-//! posts large messages one after the other without a poll would then send each by itself. So after [`POSTS_MIN`] posts
+//! posts large messages in sequence without a poll would then send each by itself. So after [`POSTS_MIN`] posts
 //! within one sleep, in which nothing has arrived, the thread dozes too, and flushes waiting posts whenever it wakes.
 //!
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes, or that
@@ -27,14 +27,14 @@ use crate::{
 /// Interval at which a dozing thread checks whether it is needed.
 const DOZE: Duration = Duration::from_millis(1);
 
-/// Polls within a [`DOZE`] by which a consumer counts as one that goes on polling.
+/// Polls within a [`DOZE`] at which a consumer counts as polling.
 const POLLS_MIN: u64 = 4;
 
-/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, by which a consumer counts as one that goes on
+/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, at which a consumer counts as
 /// posting.
 const POSTS_MIN: u64 = 8;
 
-/// Checks without polls for which a consumer that goes on posting counts as one that polls: it posts until its queue is
+/// Checks without polls after which a posting consumer still counts as polling: it posts until its queue is
 /// full, which may last some milliseconds, and polls again.
 const POSTING_DOZES_MAX: u32 = 4;
 
@@ -167,7 +167,7 @@ impl<K: Passive> Monitor<K> {
         wait()
     }
 
-    /// As [`Monitor::with_lazily`]. The waiting posts of a consumer that goes on posting are sent by the thread, within
+    /// As [`Monitor::with_lazily`]. The waiting posts of a posting consumer are sent by the thread, within
     /// a millisecond or two.
     #[inline]
     pub fn post_lazily(&self, presence: &Presence, f: impl FnOnce(&mut K) -> Urgency) {

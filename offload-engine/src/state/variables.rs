@@ -1,4 +1,4 @@
-//! Names and values of all variables of a TCP object, for comparisons in tests of hand-overs.
+//! Names and values of all variables of a TCP object, for comparisons in tests of migrations.
 
 use alloc::{format, string::String, vec, vec::Vec};
 

@@ -49,7 +49,7 @@ pub(super) struct Autotune {
     /// Start of the round in which `consumed` bytes were taken.
     since: Option<Instant>,
     consumed: u64,
-    /// Most bytes taken per RTT so far.
+    /// Maximum number of bytes taken per RTT so far.
     space: u64,
 }
 

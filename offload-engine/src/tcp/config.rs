@@ -39,7 +39,7 @@ crate::option_enum! {
 pub struct CongestionOptions {
     /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
     pub hystart: bool,
-    /// With `hystart`, also end it when acknowledgements arrive without a gap for half of the RTT (HyStart).
+    /// With `hystart`, also end it when acknowledgments arrive without a gap for half of the RTT (HyStart).
     pub ack_train: bool,
     /// Restart from the initial window after an RTO without transmission (RFC 5681 §4.1).
     pub idle_restart: bool,
@@ -190,8 +190,8 @@ pub struct Config {
     pub ack_frequency: u8,
     /// Duplicate ACKs that trigger fast retransmit.
     pub duplicate_ack_threshold: u8,
-    /// Most out-of-order gaps kept. A queue that overflows at the end of slow start may drop every other segment. Fewer
-    /// gaps than half of the window's segments then cost round trips.
+    /// Maximum number of out-of-order gaps kept. A queue that overflows at the end of slow start may drop every other
+    /// segment. Fewer gaps than half of the window's segments then cost round trips.
     pub reassembly_gaps_max: usize,
     /// FIN_WAIT_2 limit.
     pub fin_wait_2: Duration,

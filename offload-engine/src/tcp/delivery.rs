@@ -25,7 +25,7 @@ use crate::{
 /// Rounds of one delivery in which no byte moves. A consumer that refuses bytes and posts zero-byte requests for them
 /// in the same upcall would cause an endless loop. After the limit the bytes are kept until its next post.
 const IDLE_ROUNDS_MAX: u32 = 16;
-/// Most emptied chains kept, so that completions do not allocate.
+/// Maximum number of emptied chains kept, so that completions do not allocate.
 const SPARE_CHAINS_MAX: usize = 4;
 
 /// Receiver of a connection's data. Called by [`Connection::deliver`] and [`Connection::deliver_backlog`] only.

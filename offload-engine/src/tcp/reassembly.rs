@@ -18,7 +18,7 @@ const JOIN_MAX: usize = 2048;
 /// Pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is no record mark (RFC 9293 §3.9.1.2).
 const PUSHED_PIECES_MAX: usize = 1024;
 
-/// Most pieces for `bytes` of out-of-order data: of two adjacent ones, one is large.
+/// Maximum number of pieces for `bytes` of out-of-order data: of two adjacent ones, one is large.
 const fn pieces_max(bytes: usize, ranges_max: usize) -> usize {
     PUSHED_PIECES_MAX + 2 * (bytes / JOIN_MAX + 1) + ranges_max
 }

@@ -7,7 +7,7 @@
 //! one unit beyond the limit. After the consumer takes bytes of the backlog, a window update is sent if it at least
 //! doubles the remaining window. It must also be worth two segments or half of the limit.
 //!
-//! **Acknowledgements.** At most one per batch of input. An ACK is due without delay:
+//! **Acknowledgments.** At most one per batch of input. An ACK is due without delay:
 //!
 //! - after `ack_frequency` segments, the bytes of as many full-sized ones, or [`ACK_BYTES_MAX`] (RFC 9293 §3.8.6.3);
 //!   the full size is measured, as links coalesce segments and peers send less than our MSS;
@@ -52,7 +52,7 @@ const FULL_SIZE_DEFAULT: u64 = 536;
 /// Largest age in bytes of a reported duplicate (RFC 2883): the largest window (RFC 7323 §2.3). Half of the sequence
 /// space away, old and new data cannot be distinguished.
 const DUPLICATE_AGE_MAX: u64 = 1 << 30;
-/// Most duplicate ACKs pending at once for a peer without SACK.
+/// Maximum number of duplicate ACKs pending at once for a peer without SACK.
 const DUPLICATE_ACKS_MAX: u32 = 64;
 
 #[derive(Debug)]
@@ -463,7 +463,7 @@ impl Receiver {
         table + waiting.sum::<usize>() + self.reassembly.heap()
     }
 
-    // Acknowledgements.
+    // Acknowledgments.
 
     /// Urgency of the next ACK.
     pub(super) const fn ack_due(&self) -> AckDue {
@@ -491,7 +491,7 @@ impl Receiver {
         self.nxt + (free >> self.scale << self.scale)
     }
 
-    /// Advertises the window: returns the window field of a segment that is sent now with an acknowledgement.
+    /// Advertises the window: returns the window field of a segment that is sent now with an acknowledgment.
     #[inline]
     pub(super) fn advertise(&mut self) -> u16 {
         let open = self.open_edge();
@@ -538,9 +538,9 @@ impl Receiver {
 }
 
 impl Config {
-    /// Most heap of a connection's receive side in bytes, with a window of at most `window` bytes, for any input from
-    /// the peer. Counts buffers of twice the window, and piece tables of twice the needed capacity. The allocator's
-    /// overhead per piece is not included.
+    /// Maximum heap of a connection's receive side in bytes, with a window of at most `window` bytes, for any input
+    /// from the peer. Counts buffers of twice the window, and piece tables of twice the needed capacity. The
+    /// allocator's overhead per piece is not included.
     pub const fn receive_memory_max(&self, window: usize) -> usize {
         let waiting = 2 * (window / BACKLOG_JOIN_MAX + 1) + BACKLOG_PIECES_MAX;
         let backlog = 2 * waiting * size_of::<BacklogPiece>();

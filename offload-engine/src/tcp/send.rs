@@ -15,9 +15,9 @@ use crate::{
     status::NdisStatus,
 };
 
-/// Most memory slices of one segment or GSO packet: bounds the cost of the gathered write.
+/// Maximum number of memory slices of one segment or GSO packet: bounds the cost of the gathered write.
 pub const SLICES_MAX: usize = 64;
-/// Most emptied chains kept, so that completions do not allocate.
+/// Maximum number of emptied chains kept, so that completions do not allocate.
 const SPARE_CHAINS_MAX: usize = 4;
 /// Capacity in lists of a chain for several completions.
 const CHAIN_LISTS: usize = 4;

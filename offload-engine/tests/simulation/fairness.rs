@@ -15,7 +15,7 @@ use super::{
 const HEADER: &str = "\
 # Flows that share one drop-tail bottleneck of one bandwidth-delay product, each starting `stagger` after the last.
 # Shares are Mbit/s of each flow over the second half of the run; the index is Jain's, (sum x)^2 / (n sum x^2): 1 is
-# fair, 1/n is one flow that has everything.
+# fair, 1/n means that one flow has the whole rate.
 #
 # FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";

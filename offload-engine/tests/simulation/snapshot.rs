@@ -26,7 +26,7 @@ pub(crate) fn check(name: &str, text: &str) {
         }
     }
     panic!(
-        "{name} differs:\n{changes}if this is meant: \
+        "{name} differs:\n{changes}if intended: \
          FLUE_BLESS=1 cargo test -p offload-engine --test simulation"
     );
 }

@@ -1,4 +1,4 @@
-//! Established connection as handed over by a host.
+//! Established connection as offloaded by a host.
 
 use std::net::Ipv4Addr;
 

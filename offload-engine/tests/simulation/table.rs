@@ -19,16 +19,16 @@ use super::{
 const HEADER: &str = "\
 # One flow of 1448-byte segments over a drop-tail bottleneck whose queue holds one bandwidth-delay product
 # (at least 64 frames), SACK and timestamps on, a window of 1 GiB. Loss is random, of data only; `late` is the share of
-# frames that arrive up to a quarter of the RTT later than they should.
+# frames that are delayed by up to a quarter of the RTT.
 #
 #   goodput   bytes delivered in order, over the whole run, in Mbit/s; `steady` over its second half
-#   ideal     what a sender gets that never leaves the link idle: rate x 1448 / 1538
-#   formula   what the response function allows at that loss rate p, at most `ideal`:
-#             Reno  sqrt(3 / 2p) segments each RTT (RFC 5348 §3.1 without its time-outs);
-#             CUBIC 1.054 x (RTT / p)^(3/4) segments each RTT, or Reno's if that is more (RFC 9438 §5.1)
-#   again     segments that held a byte sent before; `needless` of those arrived a second time
-#   timeouts  retransmission time-outs
-#   overflow  frames that the full queue dropped; `lost` those that chance took
+#   ideal     goodput of a sender that never leaves the link idle: rate x 1448 / 1538
+#   formula   limit by the response function at that loss rate p, at most `ideal`:
+#             Reno  sqrt(3 / 2p) segments per RTT (RFC 5348 §3.1 without its timeouts);
+#             CUBIC 1.054 x (RTT / p)^(3/4) segments per RTT, or Reno's if that is more (RFC 9438 §5.1)
+#   again     retransmitted segments; `needless`: those of them that had already arrived
+#   timeouts  retransmission timeouts
+#   overflow  frames dropped by the full queue; `lost`: frames dropped at random
 #
 # FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";

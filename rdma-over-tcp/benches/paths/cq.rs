@@ -1,6 +1,6 @@
 //! Completions through a queue, without a connection.
 //!
-//! The bench beside this directory times them; the guard of instructions in `tests/guard` counts them.
+//! The benchmark in the parent directory times them; the instruction guard in `tests/guard` counts them.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ struct Locked(Mutex<AdapterCore>);
 
 impl Driver for Locked {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
-        work(self.0.lock().expect("nobody panics").rnic(), Instant::ZERO);
+        work(self.0.lock().expect("no panic").rnic(), Instant::ZERO);
     }
 }
 

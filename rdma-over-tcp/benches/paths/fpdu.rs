@@ -1,6 +1,6 @@
 //! FPDUs both ways, without a connection.
 //!
-//! The bench beside this directory times them; the guard of instructions in `tests/guard` counts them.
+//! The benchmark in the parent directory times them; the instruction guard in `tests/guard` counts them.
 
 use offload_engine::{
     memory::{Span, to_vec},
@@ -21,7 +21,7 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
-    /// FPDUs of `payload_octets` that nobody else can write.
+    /// FPDUs of `payload_octets` that no other owner can write.
     pub(crate) fn new(payload_octets: usize) -> Self {
         Self::lending(vec![0x5a; payload_octets].into())
     }
@@ -44,7 +44,7 @@ impl Encoding {
     }
 }
 
-/// A decoder, and an FPDU as it comes in a segment.
+/// A decoder, and an FPDU as received in a segment.
 #[derive(Debug)]
 pub(crate) struct Decoding {
     decoder: Decoder,
@@ -59,7 +59,7 @@ impl Decoding {
         Self { decoder: Decoder::new(true, false), octets }
     }
 
-    /// One FPDU, where it lies. Returns the octets of its ULPDU.
+    /// Decodes one FPDU in place. Returns the octets of its ULPDU.
     pub(crate) fn decode(&mut self) -> usize {
         let mut input = &self.octets[..];
         let ulpdu = self.decoder.next(&mut input).expect("a good CRC");

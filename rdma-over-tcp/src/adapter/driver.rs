@@ -75,7 +75,7 @@ pub trait Driver: Send + Sync {
     /// Makes every [`Driver::wait_while`] check its condition again, after a change outside the adapter.
     fn wake(&self) {}
 
-    /// Waits until all connections have closed in order. Connections that remain when the adapter is dropped are reset.
+    /// Waits until all connections have closed normally. Connections that remain when the adapter is dropped are reset.
     ///
     /// # Errors
     /// The timeout elapsed, or the device is lost.

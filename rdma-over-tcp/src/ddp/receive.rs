@@ -1,6 +1,6 @@
 //! Sequence checks of the segments of a message.
 //!
-//! Over an in-order stream a source sends messages one after the other, and the segments of each in ascending order
+//! Over an in-order stream a source sends messages in sequence, and the segments of each in ascending order
 //! without gaps (DDP-5.3-1, DDP-5.3-2). The receivers in this module enforce it, as Linux siw does: the last segment
 //! then implies that the whole message is placed (DDP-5.4-1), and no map of missing ranges is needed. One untagged
 //! message per queue and one tagged message may be in progress at a time.

@@ -143,7 +143,7 @@ impl DisconnectReason {
         Self(PEER << 16 | number.code())
     }
 
-    /// Returns the value of a reason. `None`: the peer closed in order.
+    /// Returns the value of a reason. `None`: the peer closed normally.
     #[must_use]
     pub const fn new(reason: Option<EndReason>) -> Self {
         match reason {
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(NdkResultEx::default().error(), None);
     }
 
-    // A connection that was not established has not closed in order.
+    // A connection that was not established was not closed normally.
     #[test]
     fn failed_attempts_have_a_reason_unless_rejected() {
         let limit = core::time::Duration::from_secs(1);

@@ -49,7 +49,10 @@ impl Segmenter {
         let room = usize::from(mulpdu).checked_sub(header_octets);
         let octets = self.remaining().min(room.unwrap_or(0) as u32);
         let fits = room.is_some() && (octets > 0 || self.remaining() == 0);
-        assert!(fits, "MULPDU of {mulpdu} octets: too small for a header of {header_octets} octets");
+        assert!(
+            fits,
+            "MULPDU of {mulpdu} octets: too small for a header of {header_octets} octets"
+        );
         let offset = self.offset;
         self.offset += octets;
         self.finished = self.remaining() == 0;

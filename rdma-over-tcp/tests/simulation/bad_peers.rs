@@ -159,9 +159,15 @@ fn no_reply() {
     let form =
         "without enhanced data, expected revision 2 with enhanced data: connect with revision 1";
     let words = [
-        format!("MPA: the peer's response is not a Reply: {frame} key of the frame: octet 0 differs"),
-        format!("MPA: the peer's response is not a Reply: {frame} key of the frame: octet 15 differs"),
-        format!("MPA: the peer's response is not a Reply: {frame} key of the frame: octet 9 differs"),
+        format!(
+            "MPA: the peer's response is not a Reply: {frame} key of the frame: octet 0 differs"
+        ),
+        format!(
+            "MPA: the peer's response is not a Reply: {frame} key of the frame: octet 15 differs"
+        ),
+        format!(
+            "MPA: the peer's response is not a Reply: {frame} key of the frame: octet 9 differs"
+        ),
         format!("{invalid} {frame} MPA revision 3: expected 0 to 2"),
         format!("{invalid} {frame} private data of 513 octets: expected at most 512"),
         format!("{invalid} {frame} {short}"),

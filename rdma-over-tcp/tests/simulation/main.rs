@@ -140,7 +140,7 @@ fn receives_are_shared() {
         SHARED_RECEIVES.run(shared_receives::run, |seen: &mut Vec<_>, end| seen.push(end));
     let limits: usize = seen.iter().map(|end| end.limits).sum();
     let receiving = seen.iter().filter(|end| end.was_receiving).count();
-    println!("{limits} limits told, {receiving} broken within a message, of {}", seen.len());
+    println!("{limits} limits reported, {receiving} aborted within a message, of {}", seen.len());
     assert!(seen.len() < 100 || limits > seen.len() && receiving > 0);
 }
 

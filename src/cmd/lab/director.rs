@@ -229,7 +229,7 @@ impl Director {
             }
             Report::Verified { passage, sha256 } => {
                 let text = match side {
-                    Side::A => format!("{passage}: that is the file's"),
+                    Side::A => format!("{passage}: SHA-256 matches"),
                     Side::B => format!("{passage}: SHA-256 {sha256}"),
                 };
                 self.verified(side, passage, sha256)?;

@@ -234,7 +234,10 @@ mod tests {
         assert_eq!(Event::terminate(1, &none, DisconnectReason(0x206)), None);
         let out = QpStats { terminates_out: 1, ..none };
         let text = Event::terminate(1, &out, DisconnectReason(0x206)).unwrap().to_string();
-        assert!(text.starts_with("1: Terminate sent: error detected by this side: RDMAP"), "{text}");
+        assert!(
+            text.starts_with("1: Terminate sent: error detected by this side: RDMAP"),
+            "{text}"
+        );
         let received = QpStats { terminates_in: 1, ..none };
         let text = Event::terminate(1, &received, DisconnectReason(0x3_1101)).unwrap();
         assert!(matches!(text, Event::Terminate { sent: false, code: Some(0x1101), .. }));

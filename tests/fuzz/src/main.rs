@@ -67,10 +67,10 @@ fn replay(path: &Path) -> Result<(), Box<dyn Error>> {
 
 fn replay_iwarp(target: &str, files: &[&str]) -> Result<(), Box<dyn Error>> {
     let found = iwarp::TARGETS.iter().find(|(name, _)| *name == target);
-    let (_, check) = found.ok_or_else(|| format!("no target is called {target}"))?;
+    let (_, check) = found.ok_or_else(|| format!("unknown target: {target}"))?;
     for file in files {
         check(&fs::read(file)?);
-        println!("{file}: nothing is broken");
+        println!("{file}: no violation");
     }
     Ok(())
 }

@@ -18,9 +18,9 @@ const SEEDS: u64 = 700;
 const TIME: Duration = Duration::from_secs(3);
 
 fn tried(name: &str, script: &[Call], repeat: &str) -> Summary {
-    watch_crashes(format!("{name} breaks a rule; to repeat it: {repeat}"));
+    watch_crashes(format!("{name} violates a rule; repeat: {repeat}"));
     panic::catch_unwind(|| run(script)).unwrap_or_else(|panic| {
-        println!("{name} breaks a rule; to repeat it: {repeat}");
+        println!("{name} violates a rule; repeat: {repeat}");
         script.iter().enumerate().for_each(|(at, call)| println!("    {at}: {call:?}"));
         panic::resume_unwind(panic)
     })
@@ -70,7 +70,7 @@ fn found() -> usize {
     let replayed = files.map(|path| {
         let script = read(&fs::read(&path).expect("readable"));
         let repeat = format!("cargo run -p flue-fuzz -- verbs {}", path.display());
-        tried("what was found", &script, &repeat);
+        tried("a found input", &script, &repeat);
     });
     replayed.count()
 }

@@ -120,7 +120,7 @@ impl<C: NodeClient> Stations<C> {
     /// Runs one iteration of both nodes and the due callbacks. If both are idle, advances the time.
     ///
     /// # Panics
-    /// If nothing is due any more, or the limit of virtual time is reached.
+    /// If no event is pending, or the limit of virtual time is reached.
     pub fn step(&mut self) {
         let mut is_busy = false;
         for node in &self.nodes {

@@ -80,7 +80,7 @@ fn compare(kept: &Snapshot, counted: &Snapshot) -> (String, Vec<String>) {
         }
     }
     let gone = kept.instructions.keys().filter(|name| !counted.instructions.contains_key(*name));
-    wrong.extend(gone.map(|name| format!("{name} is not counted any more")));
+    wrong.extend(gone.map(|name| format!("{name} is no longer counted")));
     if is_foreign {
         writeln!(
             table,
@@ -96,7 +96,7 @@ fn compare(kept: &Snapshot, counted: &Snapshot) -> (String, Vec<String>) {
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} ended with {}: {errors}", output.status);
+    assert!(output.status.success(), "{command:?} exited with {}: {errors}", output.status);
     String::from_utf8(output.stdout).expect("its output is UTF-8")
 }
 
@@ -145,7 +145,7 @@ fn count(program: &Path) -> BTreeMap<String, u64> {
             .unwrap_or_else(|error| panic!("no dump of {name}: {error}"));
         let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
         let total: u64 = total.and_then(|total| total.parse().ok()).expect("a dump has a total");
-        assert!(total > 0, "nothing of {name} was counted");
+        assert!(total > 0, "no instruction of {name} was counted");
         (name.to_owned(), total.div_ceil(operations))
     };
     let counted = printed.lines().enumerate().map(case).collect();
@@ -171,7 +171,7 @@ fn hot_paths_match_the_snapshot() {
     let kept = Snapshot::parse(&fs::read_to_string(&path).expect("the snapshot exists"));
     let (table, wrong) = compare(&kept, &counted);
     println!("{table}");
-    assert!(wrong.is_empty(), "\n{table}\n{}\n\nif that is meant: {UPDATE}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "\n{table}\n{}\n\nif intended: {UPDATE}", wrong.join("\n"));
 }
 
 #[test]

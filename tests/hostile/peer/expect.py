@@ -38,7 +38,7 @@ class Terminate:
         if segment.op != wire.TERMINATE:
             raise Wrong(f"not a Terminate: {segment}")
         if (segment.qn, segment.msn, segment.mo, segment.last, segment.word) != (2, 1, 0, 1, 0):
-            raise Wrong(f"a Terminate with another queue or message number: {segment}")
+            raise Wrong(f"Terminate with a wrong queue or message number: {segment}")
         right = self.control() + self.copies(link.offender)
         if segment.data != right:
             raise Wrong(f"Terminate {segment.data.hex()}, expected {right.hex()}")
@@ -137,7 +137,7 @@ class Case:
             if self.expect.reason is None or is_over:
                 break
             if time.monotonic() > deadline:
-                raise Wrong(f"the server does not detect the end: {report}")
+                raise Wrong(f"end of the connection not detected by the server: {report}")
         found = [(it["page"], it["first"], it["count"]) for it in report["changes"]]
         if found != self.changes:
             raise Wrong(f"changed pages {found}, expected {self.changes}")

@@ -25,7 +25,7 @@ def second_client(address):
         other.close()
         if (took := time.monotonic() - began) <= SERVED:
             return
-    raise Wrong(f"a second client was served in {took:.1f} s")
+    raise Wrong(f"second client served after {took:.1f} s")
 
 
 def strangers(make):
@@ -185,7 +185,7 @@ def echoes(link):
     for _ in range(200):
         link.put(fpdu(link.send(text)))
         if link.message() != text:
-            raise Wrong("an echo differs")
+            raise Wrong("echo differs from the sent data")
 
 
 Case("flood-echoes", "RDM-5.5-1", [echoes], Alive())

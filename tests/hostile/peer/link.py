@@ -195,7 +195,7 @@ class Link:
     def ping(self):
         text = b"E" + struct.pack(">d", time.monotonic()) + bytes(range(64))
         if self.ask(text) != text:
-            raise Wrong("an echo differs")
+            raise Wrong("echo differs from the sent data")
 
 
 def pattern(page):

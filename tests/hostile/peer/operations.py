@@ -255,7 +255,7 @@ Case("rdmap-invalidate-in-pieces", "RDM-5.3-5 DDP-5.4-1", [fast, invalidate_in_p
 def invalidates_ours(link):
     link.ask(b"V" + struct.pack(">I", 0x12345678))
     if link.message() != b"V":
-        raise Wrong("not the reply before the Send with Invalidate")
+        raise Wrong("no reply before the Send with Invalidate")
     segment = link.kept["send"]
     if (segment.op, segment.word) != (SEND_SE_INV, 0x12345678):
         raise Wrong(f"not a Send with Solicited Event and Invalidate: {segment}")
@@ -275,7 +275,7 @@ def written(link):
             raise Wrong(f"not the next segment of the Write: {segment}")
         found += segment.data
     if found != pattern(0) or not segment.last:
-        raise Wrong("the Write has other octets, or no last segment")
+        raise Wrong("Write with wrong octets, or without a last segment")
     if link.message() != b"W":
         raise Wrong("no reply after the Write")
 

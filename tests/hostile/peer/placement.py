@@ -80,7 +80,7 @@ def octet_segments(link):
     for at, octet in enumerate(text):
         link.put(fpdu(link.send(bytes([octet]), mo=at, last=int(at + 1 == len(text)))))
     if link.message() != text:
-        raise ValueError("the echo differs")
+        raise ValueError("echo differs from the sent data")
 
 
 Case("untagged-octet-segments", "DDP-4.1-1 DDP-5.2-3 DDP-5.2-4 DDP-5.4-2", [octet_segments], Alive(),

@@ -154,7 +154,7 @@ def marked(link):
     for size in (1, 3, 480, 485, 488, 500, 1000):
         text = b"E" + bytes(size)
         if link.ask(text) != text:
-            raise Wrong("an echo differs")
+            raise Wrong("echo differs from the sent data")
     link.ask(b"B" + struct.pack(">I", 16384))
     if len(link.message()) != 16384:
         raise Wrong("the large Send is incomplete")

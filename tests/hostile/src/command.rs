@@ -44,7 +44,7 @@ pub enum Opening {
 }
 
 impl Opening {
-    /// Decodes private data; invalid data stands for the defaults.
+    /// Decodes private data; invalid data selects the defaults.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Self {
         match *octets {

@@ -163,7 +163,7 @@ impl Server {
         match Session::new(number, &self.adapter, connector, receives, &self.events) {
             Ok(session) => Some(self.sessions.entry(number).or_insert(session)),
             Err(status) => {
-                eprintln!("connection {number}: {status}");
+                eprintln!("connection {number}: not accepted: {status}");
                 let _ = refused.reject(b"full");
                 let _ = refused.close(|| {});
                 None

@@ -178,7 +178,7 @@ impl Session {
     pub(crate) fn ended(&mut self, reason: u32) {
         self.completions();
         self.report.ended = Some(reason);
-        // After an orderly end by the peer, this side ends in order too.
+        // After an orderly end by the peer, this side closes normally too.
         if reason == 0 {
             let status = self.connector.disconnect(self.event_sender(|_: NtStatus| Event::Closed));
             if status == NtStatus::PENDING {

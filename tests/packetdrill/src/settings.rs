@@ -65,9 +65,7 @@ impl Settings {
         let mut settings = Self::default();
         for flag in flags.split(',').map(str::trim).filter(|flag| !flag.is_empty()) {
             let (key, value) = flag.split_once('=').unwrap_or((flag, ""));
-            settings
-                .set(key, value)
-                .ok_or_else(|| format!("so_flags: {flag} is not understood"))?;
+            settings.set(key, value).ok_or_else(|| format!("so_flags: {flag}: unknown flag"))?;
         }
         Ok(settings)
     }

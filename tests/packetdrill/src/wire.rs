@@ -26,7 +26,7 @@ use crate::options::TcpOptions;
 
 /// MAC address of the adapter under test.
 pub(crate) const OUR_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 1]);
-/// MAC address of the neighbor, which stands for all hosts that packetdrill emulates.
+/// MAC address of the neighbor, which represents all hosts that packetdrill emulates.
 const NEIGHBOR_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 2]);
 /// Maximum packets queued for packetdrill; more are dropped, as on a TAP.
 const OUTBOUND_PACKETS_MAX: usize = 100_000;

@@ -53,7 +53,7 @@ fn run_mode(mode: &str) {
     }
     assert!(
         failures.is_empty(),
-        "\n{failures}again: FLUE_SCRIPT=name cargo test -p flue-packetdrill --test scripts {mode}"
+        "\n{failures}repeat: FLUE_SCRIPT=name cargo test -p flue-packetdrill --test scripts {mode}"
     );
     assert!(count > 0, "no script ran");
 }

@@ -6,7 +6,7 @@
 //     ID = STATUS        the guest: the command's exit status, or 128 and the signal; its output is complete
 //     0 = 0              the guest: ready
 //
-// Parameters on the kernel's command line: siw=stock or siw=mended, address=IP/PREFIX, mtu=BYTES.
+// Parameters on the kernel's command line: siw=stock or siw=patched, address=IP/PREFIX, mtu=BYTES.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -126,7 +126,7 @@ static void run(unsigned long id, const char *command) {
     struct job *job = find(0);
     int ends[2];
     if (!job || pipe2(ends, O_CLOEXEC)) {
-        tell(id, '>', "no room for a command", 21);
+        tell(id, '>', "too many open commands", 22);
         tell_status(id, 127 << 8);
         return;
     }
@@ -148,7 +148,7 @@ static void obey(char *line) {
     if (sscanf(line, "run %lu %n", &id, &at) == 1 && at && id) {
         run(id, line + at);
     } else {
-        fprintf(stderr, "init: no command: %s\n", line);
+        fprintf(stderr, "init: invalid command: %s\n", line);
     }
 }
 

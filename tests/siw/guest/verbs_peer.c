@@ -144,7 +144,7 @@ static void readable(int file, const char *what) {
     int ready;
     do ready = poll(&watched, 1, WAIT_MS);
     while (ready < 0 && errno == EINTR);
-    if (ready == 0) fail("no %s in %d s", what, WAIT_MS / 1000);
+    if (ready == 0) fail("no %s within %d s", what, WAIT_MS / 1000);
 }
 
 static enum rdma_cm_event_type next_event(struct connection *c) {
@@ -160,7 +160,7 @@ static enum rdma_cm_event_type next_event(struct connection *c) {
 
 static void expect_event(struct connection *c, enum rdma_cm_event_type wanted) {
     enum rdma_cm_event_type type = next_event(c);
-    if (type != wanted) fail("%s instead of %s", rdma_event_str(type), rdma_event_str(wanted));
+    if (type != wanted) fail("event %s, expected %s", rdma_event_str(type), rdma_event_str(wanted));
 }
 
 static void post_receive(struct connection *c, void *memory, uint32_t size, struct ibv_mr *region) {
@@ -216,13 +216,13 @@ static void send_message(struct connection *c, struct message message) {
     }, *bad;
     MUST(ibv_post_send(c->id->qp, &request, &bad));
     enum ibv_wc_status status = sent(c);
-    if (status) fail("a message was not sent: %s", ibv_wc_status_str(status));
+    if (status) fail("message not sent: %s", ibv_wc_status_str(status));
 }
 
 static struct message receive_message(struct connection *c) {
     struct ibv_wc done = received(c, false);
-    if (done.status) fail("a message was not received: %s", ibv_wc_status_str(done.status));
-    if (done.byte_len != sizeof(struct message)) fail("a message of %u bytes", done.byte_len);
+    if (done.status) fail("message not received: %s", ibv_wc_status_str(done.status));
+    if (done.byte_len != sizeof(struct message)) fail("message of %u bytes", done.byte_len);
     return c->messages[0];
 }
 
@@ -243,7 +243,7 @@ static uint32_t revocable_key(struct connection *c) {
         };
         MUST(ibv_post_send(c->id->qp, &bind, &bad));
         enum ibv_wc_status status = sent(c);
-        if (status) fail("a window was not bound: %s", ibv_wc_status_str(status));
+        if (status) fail("window not bound: %s", ibv_wc_status_str(status));
         c->window->rkey = bind.bind_mw.rkey;
         return bind.bind_mw.rkey;
     }
@@ -297,7 +297,7 @@ static void destroy(struct connection *c) {
 // siw does not support events for solicited messages only, and does not report the invalidated STag.
 static bool was_received_well(struct connection *c, const struct message *asked, uint32_t key) {
     struct ibv_wc done = received(c, asked->operation == SEND_SOLICITED && !c->is_siw);
-    if (done.status) fail("a Send was not received: %s", ibv_wc_status_str(done.status));
+    if (done.status) fail("Send not received: %s", ibv_wc_status_str(done.status));
     bool is_invalidation = done.wc_flags & IBV_WC_WITH_INV;
     if (is_invalidation != (asked->operation == SEND_INVALIDATE && !c->is_siw)) return false;
     if (is_invalidation && done.invalidated_rkey != key) return false;
@@ -307,7 +307,7 @@ static bool was_received_well(struct connection *c, const struct message *asked,
 static void answer(struct connection *c, struct message asked) {
     struct message reply = asked;
     bool is_send = asked.operation < WRITE;
-    if (asked.size > c->bytes) fail("asked for %" PRIu64 " bytes", asked.size);
+    if (asked.size > c->bytes) fail("requested %" PRIu64 " bytes", asked.size);
     if (asked.operation == CHECK) {
         reply.is_bad = !is_whole(c->memory, asked.size, asked.seed);
     } else if (asked.operation == READ) {
@@ -334,7 +334,7 @@ static void answer_all(struct connection *c) {
     for (;;) {
         struct ibv_wc done = received(c, false);
         if (done.status == IBV_WC_WR_FLUSH_ERR) return;
-        if (done.status) fail("a message was not received: %s", ibv_wc_status_str(done.status));
+        if (done.status) fail("message not received: %s", ibv_wc_status_str(done.status));
         answer(c, c->messages[0]);
     }
 }
@@ -414,7 +414,7 @@ static void *serve_one(void *argument) {
 
 static struct sockaddr_in address_of(const char *text) {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(PORT) };
-    if (inet_pton(AF_INET, text, &address.sin_addr) != 1) fail("no address: %s", text);
+    if (inet_pton(AF_INET, text, &address.sin_addr) != 1) fail("invalid address: %s", text);
     return address;
 }
 
@@ -434,12 +434,12 @@ static void serve(const char *where, unsigned long count) {
             struct connection *c = MADE(calloc(1, sizeof *c));
             c->id = event->id;
             c->channel = MADE(rdma_create_event_channel());
-            if (event->param.conn.private_data_len < sizeof c->peer) fail("a Request without private data");
+            if (event->param.conn.private_data_len < sizeof c->peer) fail("Request without private data");
             memcpy(&c->peer, event->param.conn.private_data, sizeof c->peer);
-            if (c->peer.wrong >= WRONGS) fail("asked for case %u", c->peer.wrong);
+            if (c->peer.wrong >= WRONGS) fail("requested case %u", c->peer.wrong);
             c->wrong = (enum wrong)c->peer.wrong;
             c->bytes = c->peer.length;
-            if (c->bytes % 4096 || c->bytes > MESSAGE_BYTES_MAX) fail("asked for %zu bytes of memory", c->bytes);
+            if (c->bytes % 4096 || c->bytes > MESSAGE_BYTES_MAX) fail("requested %zu bytes of memory", c->bytes);
             MUST(rdma_ack_cm_event(event));
             MUST(pthread_create(&threads[at++], NULL, serve_one, c));
         } else {
@@ -475,7 +475,7 @@ static struct connection *connect_to(const char *where, enum wrong wrong, size_t
     };
     MUST(rdma_connect(c->id, &request));
     expect_event(c, RDMA_CM_EVENT_ESTABLISHED);
-    if (c->peer.length != bytes) fail("a Reply without the region");
+    if (c->peer.length != bytes) fail("Reply without the region");
     return c;
 }
 
@@ -541,7 +541,7 @@ static void operate(struct connection *c, enum operation operation, uint64_t siz
     if (operation == READ) is_bad = !is_whole(c->memory, size, seed);
     else if (is_send) is_bad = receive_message(c).is_bad;
     else is_bad = ask(c, (struct message){ .operation = CHECK, .seed = seed, .size = size }).is_bad;
-    if (is_bad) fail("%s of %" PRIu64 " bytes: not what was sent", operation_names[operation], size);
+    if (is_bad) fail("%s of %" PRIu64 " bytes: received data differs from sent data", operation_names[operation], size);
 }
 
 static void operations(const char *where, uint64_t bytes_max) {
@@ -594,13 +594,13 @@ static void connects(const char *where, unsigned long count, unsigned long at_on
 static void err(const char *where, const char *name) {
     enum wrong wrong = 0;
     while (wrong < WRONGS && strcmp(wrong_names[wrong], name)) wrong++;
-    if (wrong == WRONGS) fail("no case %s", name);
+    if (wrong == WRONGS) fail("unknown case: %s", name);
     struct connection *c = connect_to(where, wrong, FEW_BYTES);
     uint64_t there = c->peer.address;
     struct message prepared = ask(c, (struct message){ .key = c->peer.key });
     uint32_t key = prepared.key;
     if (prepared.is_bad) {
-        say("client %s: cannot be tried", name);
+        say("client %s: not supported", name);
         leave(c);
         return;
     }
@@ -629,7 +629,7 @@ static void err(const char *where, const char *name) {
     say("client %s: completed=%d", name, status);
     struct pollfd watched = { .fd = c->channel->fd, .events = POLLIN };
     if (poll(&watched, 1, 3000) == 0) {
-        say("client %s: lives", name);
+        say("client %s: usable", name);
         leave(c);
         return;
     }

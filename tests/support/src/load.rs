@@ -22,10 +22,10 @@ pub fn quiet<T: Debug>(mut run: impl FnMut() -> T, is_quiet: impl Fn(&T) -> bool
         if is_quiet(&outcome) {
             return outcome;
         }
-        eprintln!("a run that was not quiet: {outcome:?}");
+        eprintln!("disturbed run: {outcome:?}");
         noisy.push(outcome);
     }
-    panic!("none of {RUNS_MAX} runs was quiet: {noisy:#?}");
+    panic!("all {RUNS_MAX} runs were disturbed: {noisy:#?}");
 }
 
 #[cfg(test)]
@@ -41,6 +41,6 @@ mod tests {
         };
         assert_eq!(quiet(&mut run, |run| *run == RUNS_MAX), RUNS_MAX);
         let never = std::panic::catch_unwind(|| quiet(|| 7, |_| false)).unwrap_err();
-        assert!(never.downcast_ref::<String>().unwrap().contains("none of 4 runs"));
+        assert!(never.downcast_ref::<String>().unwrap().contains("all 4 runs"));
     }
 }

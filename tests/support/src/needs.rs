@@ -82,7 +82,7 @@ pub fn lacks(needs: &[Need]) -> bool {
     let Some(lack) = needs.iter().find(|need| !need.is_met()) else { return false };
     assert!(
         env::var("CI").as_deref() != Ok("true"),
-        "no test is skipped in CI, but {lack}; tests/run should have installed it"
+        "no test is skipped in CI, but {lack}: add it to tests/run"
     );
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

@@ -95,9 +95,9 @@ impl Namespace {
         command.args(args).stdin(Stdio::null());
         let Output { status, stdout, stderr } = self
             .run(|| command.output())
-            .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+            .unwrap_or_else(|error| panic!("{command:?} not started: {error}"));
         let stderr = String::from_utf8_lossy(&stderr);
-        assert!(status.success(), "{command:?} ended with {status}: {stderr}");
+        assert!(status.success(), "{command:?} exited with {status}: {stderr}");
         String::from_utf8(stdout).expect("the program prints text")
     }
 
@@ -126,7 +126,7 @@ impl Namespace {
     /// If the kernel rejects it; the message names the parameter.
     pub fn sysctl(&self, key: &str, value: &str) {
         self.run(|| std::fs::write(format!("/proc/sys/{key}"), value))
-            .unwrap_or_else(|error| panic!("/proc/sys/{key} does not take {value}: {error}"));
+            .unwrap_or_else(|error| panic!("/proc/sys/{key}: value {value} rejected: {error}"));
     }
 
     /// Kernel counter of this namespace, by its `nstat` name: `TcpRetransSegs`, `TcpExtTCPOFOQueue`.

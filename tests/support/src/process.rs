@@ -42,9 +42,8 @@ impl Process {
     pub fn start(host: &Namespace, mut command: Command, output: Output) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = format!("{command:?}");
-        let mut child = host
-            .spawn(&mut command)
-            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let mut child =
+            host.spawn(&mut command).unwrap_or_else(|error| panic!("{name} not started: {error}"));
         let (sender, lines) = mpsc::channel();
         if output == Output::Lines {
             forward(child.stdout.take().expect("stdout is piped"), sender.clone());
@@ -94,8 +93,12 @@ impl Process {
                         return line;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.fail(&format!("no `{text}` in {limit:?}")),
-                Err(RecvTimeoutError::Disconnected) => self.fail(&format!("ended before `{text}`")),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.fail(&format!("no `{text}` within {limit:?}"))
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.fail(&format!("exited before `{text}`"))
+                }
             }
         }
     }
@@ -115,7 +118,7 @@ impl Process {
         loop {
             match self.lines.recv_timeout(limit) {
                 Ok(line) => self.log.push(line),
-                Err(RecvTimeoutError::Timeout) => self.fail("does not close its output"),
+                Err(RecvTimeoutError::Timeout) => self.fail("output not closed"),
                 Err(RecvTimeoutError::Disconnected) => return self.log.join("\n"),
             }
         }
@@ -127,7 +130,7 @@ impl Process {
     ///
     /// If it has exited: its process id may be in use by another process.
     pub fn signal(&mut self, signal: Signal) {
-        assert_eq!(self.ended(), None, "{} has ended already", self.name);
+        assert_eq!(self.ended(), None, "{} already exited", self.name);
         kill_process(Pid::from_child(&self.child), signal).expect("the child can be signaled");
     }
 
@@ -146,7 +149,7 @@ impl Process {
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
         let timeout = Timespec::try_from(limit).expect("a limit of seconds fits");
         if poll(&mut ended, Some(&timeout)) == Ok(0) {
-            self.fail(&format!("has not ended in {limit:?}"));
+            self.fail(&format!("still running after {limit:?}"));
         }
         self.child.wait().expect("the child can be waited for")
     }
@@ -161,7 +164,7 @@ impl Process {
         let status = self.wait(limit);
         if status.code() != Some(code) {
             let signal = status.signal();
-            self.fail(&format!("ended with {status} (signal {signal:?}), not {code}"));
+            self.fail(&format!("exited with {status} (signal {signal:?}), expected {code}"));
         }
     }
 

@@ -70,7 +70,7 @@ fn loss_in_one_direction_affects_only_that_direction() {
     });
     assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut);
     assert!(switch.lost_frames() > 0);
-    assert!(segments_received(&server_host) > before[1], "what the client sent must arrive");
+    assert!(segments_received(&server_host) > before[1], "the data of the client arrives");
     assert_eq!(segments_received(&client_host), before[0]);
 }
 
@@ -218,7 +218,10 @@ fn missed_deadline_prints_the_log_and_kills_the_process() {
     let message = panic.downcast_ref::<String>().unwrap();
     assert!(message.contains("no `never`") && message.contains("hello"), "{message}");
     drop(process);
-    assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "it outlived its owner");
+    assert!(
+        !std::path::Path::new(&format!("/proc/{id}")).exists(),
+        "the process outlived its owner"
+    );
 }
 
 #[test]

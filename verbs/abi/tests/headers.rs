@@ -21,7 +21,7 @@ const NAMELESS: [(&str, &str); 4] = [
 ];
 
 /// Structures that later releases of rdma-core extend at the end, with the reason why the shorter one serves them. The
-/// members that both have are compared all the same.
+/// members that both have are still compared.
 const EXTENDED_LATER: [(&str, &str); 2] = [
     (
         "ibv_port_attr",
@@ -98,7 +98,7 @@ fn expected() -> String {
 }
 
 fn lacks(what: &str) {
-    assert!(env::var("CI").as_deref() != Ok("true"), "in CI nothing is skipped: {what}");
+    assert!(env::var("CI").as_deref() != Ok("true"), "in CI no test is skipped: {what}");
     println!("skipped: {what}");
 }
 
@@ -112,7 +112,7 @@ fn layouts_and_constants_are_those_of_the_headers() {
     let (source, binary) = (directory.join("layouts.c"), directory.join("layouts"));
     fs::write(&source, program()).unwrap();
     let compiled = Command::new("cc").arg("-o").arg(&binary).arg(&source).output();
-    let Ok(compiled) = compiled else { return lacks("cc does not start: install gcc") };
+    let Ok(compiled) = compiled else { return lacks("cc not found: install gcc") };
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let printed = Command::new(&binary).output().unwrap();
     let printed = String::from_utf8(printed.stdout).unwrap();

@@ -21,12 +21,12 @@ use crate::guard::{self, Errno, copied};
 /// Reads an address of the program.
 ///
 /// # Safety
-/// The pointer is null, or of an address with the length of its family.
+/// The pointer is null, or refers to an address with the length of its family.
 pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as the caller says; the family comes first in all.
+    // SAFETY: guaranteed by the caller; the family is the first member of all.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -77,7 +77,7 @@ pub(crate) fn storage(address: SocketAddr) -> sockaddr_storage {
 
 /// Copies an address to memory of the C library.
 unsafe fn copy(address: *const sockaddr, length: socklen_t) -> Result<*mut sockaddr, Errno> {
-    // SAFETY: as the caller says, so many bytes are there; the copy has as many.
+    // SAFETY: guaranteed by the caller; source and copy have this many bytes.
     unsafe {
         let copied = libc::malloc(length as usize);
         if copied.is_null() {
@@ -155,17 +155,17 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
     guard::number(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         let hints = unsafe { copied(hints) };
         if node.is_null() && service.is_null() && hints.is_none() {
             return Err(Errno(libc::EINVAL));
         }
         let made = Box::into_raw(Box::new(rdma_addrinfo::zeroed()));
-        // SAFETY: it was made just now; the rest is as the program says.
+        // SAFETY: it was created above; the rest is guaranteed by the program.
         let failed = unsafe { fill(&mut *made, node, service, hints.as_ref()) };
         match failed {
             Ok(0) => {
-                // SAFETY: the program gives a place for it.
+                // SAFETY: the program passes writable memory for it.
                 unsafe { res.write_unaligned(made) };
                 Ok(0)
             }
@@ -190,14 +190,14 @@ unsafe fn fill(
         into.ai_family = hints.ai_family;
     }
     if !node.is_null() || !service.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let failed = unsafe { resolve(node, service, hints, into) }?;
         if failed != 0 {
             return Ok(failed);
         }
     }
     if let Some(hints) = hints {
-        // SAFETY: the program's addresses are as long as it says.
+        // SAFETY: the program passes addresses of the given lengths.
         unsafe {
             if into.ai_src_len == 0 && hints.ai_src_len > 0 && !hints.ai_src_addr.is_null() {
                 into.ai_src_addr = copy(hints.ai_src_addr, hints.ai_src_len)?;
@@ -215,7 +215,7 @@ unsafe fn fill(
 /// # Safety
 /// The pointer is a result of [`rdma_getaddrinfo`].
 unsafe fn free(made: *mut rdma_addrinfo) {
-    // SAFETY: as the caller says; its members are the C library's memory, or null.
+    // SAFETY: guaranteed by the caller; its members are the C library's memory, or null.
     unsafe {
         let made = Box::from_raw(made);
         libc::free(made.ai_src_addr.cast());
@@ -229,7 +229,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     guard::nothing(|| {
         let mut next = res;
         while !next.is_null() {
-            // SAFETY: the program gives a list that it was given.
+            // SAFETY: the program passes a list that it received.
             unsafe {
                 let after = (*next).ai_next;
                 free(next);

@@ -15,13 +15,13 @@ use crate::{
 
 /// Takes one event. `None`: it was withdrawn, and the caller reads again. EIO: the queue is closed.
 fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option<()>, Errno> {
-    // SAFETY: the program's pointer is of a device that is open.
+    // SAFETY: the program passes a pointer to an open device.
     let events = unsafe { context::events(context) }?;
     let Some(taken) = events.take(|event| event.acknowledgements.taken())? else { return Ok(None) };
     let mut raw = ibv_async_event::zeroed();
     raw.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
     raw.event_type = ibv_event_type(taken.kind as u32);
-    // SAFETY: the program gives a place for an event.
+    // SAFETY: the program passes writable memory for an event.
     unsafe { event.write_unaligned(raw) };
     Ok(Some(()))
 }
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     let mut descriptor = -1;
     let found = guard::event(|| {
         config::watch_node();
-        // SAFETY: the program's pointer is of a device that is open.
+        // SAFETY: the program passes a pointer to an open device.
         let events = unsafe { context::events(context) }?;
         events.check()?;
         events.check_descriptor()?;
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     guard::nothing(|| {
-        // SAFETY: the program gives an event that it has taken, of an object that waits for the acknowledgement.
+        // SAFETY: the program passes an event that it has taken, of an object that waits for the acknowledgment.
         unsafe {
             let Some(event) = copied(event) else { return };
             if let Some(acknowledgements) = acknowledgements_of(&event) {
@@ -83,17 +83,17 @@ unsafe fn acknowledgements_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Ack
         IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
     };
     match event.event_type {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         IBV_EVENT_CQ_ERR => unsafe { cq::async_acknowledgements(event.element.cq) },
         IBV_EVENT_QP_FATAL
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         | IBV_EVENT_QP_LAST_WQE_REACHED => unsafe {
             crate::qp::async_acknowledgements(event.element.qp)
         },
         IBV_EVENT_SRQ_LIMIT_REACHED => {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { crate::srq::async_acknowledgements(event.element.srq) }
         }
         _ => None,

@@ -21,9 +21,9 @@ fn around(context: *mut ibv_context) -> *mut ContextObject {
 /// Returns the events of an open device.
 ///
 /// # Safety
-/// The pointer is null, or of an open device.
+/// The pointer is null, or refers to an open device.
 pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<AsyncEvents>, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { ContextObject::of(around(context)) }
 }
 
@@ -32,7 +32,7 @@ pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<Asy
 /// # Safety
 /// As [`events`].
 pub(crate) unsafe fn events_of_new(context: *mut ibv_context) -> Result<Arc<AsyncEvents>, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let events = unsafe { events(context) }?;
     if !events.is_own() {
         inherit::take_queue(events)?;
@@ -44,8 +44,8 @@ pub(crate) unsafe fn events_of_new(context: *mut ibv_context) -> Result<Arc<Asyn
 /// Closes an open device.
 ///
 /// # Safety
-/// The pointer is of an open device that is not used any more.
+/// The pointer refers to an open device that is no longer used.
 pub(crate) unsafe fn close(context: *mut ibv_context) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { ContextObject::remove(around(context)) }
 }

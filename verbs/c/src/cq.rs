@@ -58,9 +58,9 @@ pub(crate) fn make_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_ch
 /// Destroys a channel, unless queues use it.
 ///
 /// # Safety
-/// The pointer is null or of a channel that is not used any more.
+/// The pointer is null or refers to a channel that is no longer used.
 pub(crate) unsafe fn remove_channel(channel: *mut ibv_comp_channel) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if CompChannelObject::of(channel)?.is_used() {
             return Err(Errno(libc::EBUSY));
@@ -77,7 +77,7 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the program's pointer is one of a channel, which it does not use any more.
+    // SAFETY: the program passes a pointer to a channel, which it no longer uses.
     guard::status(|| unsafe { remove_channel(channel) })
 }
 
@@ -88,7 +88,7 @@ pub(crate) unsafe fn create(
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
 ) -> Result<*mut ibv_cq_ex, Errno> {
-    // SAFETY: the program's pointers are of a device that is open, and of a channel or null.
+    // SAFETY: the program passes pointers to an open device, and to a channel or null.
     let (events, on) = unsafe {
         let on = match channel.is_null() {
             true => None,
@@ -113,7 +113,7 @@ pub(crate) unsafe fn create(
     seen.cqe = c_int::try_from(depth).unwrap_or(c_int::MAX);
     let state = CqFields { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgements };
     let object = CqObject::make(seen, state);
-    // SAFETY: it was made just now.
+    // SAFETY: it was created above.
     unsafe { (*object).own.cq.set_name(object as usize) };
     Ok(object.cast())
 }
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     guard::pointer(|| {
         check_vector(context, comp_vector.into())?;
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         Ok(unsafe { create(context, entries(cqe)?, cq_context, channel) }?.cast())
     })
 }
@@ -141,14 +141,14 @@ fn check_vector(context: *mut ibv_context, vector: i64) -> Result<(), Errno> {
     if context.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: the program's pointer is of a device that is open.
+    // SAFETY: the program passes a pointer to an open device.
     let vectors = unsafe { (*context).num_comp_vectors };
     if (0..i64::from(vectors)).contains(&vector) { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointer is one of a queue.
+        // SAFETY: the program passes a pointer to a queue.
         unsafe {
             let depth = CqObject::of(cq)?.cq.resize(entries(cqe)?)?;
             (*cq).cqe = c_int::try_from(depth).unwrap_or(c_int::MAX);
@@ -160,9 +160,9 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 /// Destroys a queue, unless queue pairs use it.
 ///
 /// # Safety
-/// The pointer is null or of a queue that is not used any more.
+/// The pointer is null or refers to a queue that is no longer used.
 pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let state = CqObject::of(cq)?;
         state.cq.destroy()?;
@@ -173,18 +173,18 @@ pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the program's pointer is one of a queue, which it does not use any more.
+    // SAFETY: the program passes a pointer to a queue, which it no longer uses.
     guard::status(|| unsafe { remove(cq) })
 }
 
-/// Returns the acknowledgements for which the destruction of a queue waits.
+/// Returns the acknowledgments for which the destruction of a queue waits.
 ///
 /// # Safety
-/// The pointer is null or of a queue.
+/// The pointer is null or refers to a queue.
 pub(crate) unsafe fn async_acknowledgements<'a>(
     cq: *mut ibv_cq,
 ) -> Option<&'a Arc<Acknowledgements>> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { CqObject::of(cq) }.ok().map(|state| &state.acknowledgements)
 }
 
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         guard::set_errno(Errno(libc::EINVAL));
         return -1;
     }
-    // SAFETY: the program's pointer is one of a channel.
+    // SAFETY: the program passes a pointer to a channel.
     let own = guard::event(|| unsafe {
         let events = CompChannelObject::of(channel)?.events();
         events.check()?;
@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             continue;
         }
         let taken = guard::event(|| {
-            // SAFETY: as above; the program gives places for the answers, and the queue stays until it has
+            // SAFETY: as above; the program passes writable memory for the results, and the queue stays until it has
             // acknowledged the event.
             unsafe {
                 let Some(name) = CompChannelObject::of(channel)?.take()? else { return Ok(0) };
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of a queue.
+        // SAFETY: the program passes a pointer to a queue.
         unsafe {
             let Ok(state) = CqObject::of(cq) else { return };
             (*cq).comp_events_completed = (*cq).comp_events_completed.wrapping_add(events);
@@ -282,7 +282,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
         if count == 0 {
             return Ok(0);
         }
-        // SAFETY: the program's pointers are one of a queue, and an array of so many places.
+        // SAFETY: the program passes pointers to a queue, and an array of this many entries.
         let (state, slots) =
             unsafe { (CqObject::of(cq)?, slice::from_raw_parts_mut(wc.cast::<WcSlot>(), count)) };
         Ok(state.cq.poll(slots)? as c_int)
@@ -292,7 +292,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointer is one of a queue.
+        // SAFETY: the program passes a pointer to a queue.
         let state = unsafe { CqObject::of(cq) }?;
         state.cq.request_notification(solicited_only != 0)
     })
@@ -312,13 +312,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     guard::pointer(|| {
-        // SAFETY: the program gives attributes.
+        // SAFETY: the program passes attributes.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno(libc::EINVAL))?;
         if attr.wc_flags & !READABLE != 0 || attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         check_vector(context, attr.comp_vector.into())?;
-        // SAFETY: as the program says; the queue was made just now.
+        // SAFETY: guaranteed by the program; the queue was created above.
         unsafe {
             let cq = create(context, attr.cqe, attr.cq_context, attr.channel)?;
             (*cq).start_poll = Some(start_poll);
@@ -341,7 +341,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointer is one of a queue.
+        // SAFETY: the program passes a pointer to a queue.
         let state = unsafe { CqObject::of(cq) }?;
         // One entry, so that the others remain queued when the program stops.
         let mut found = None::<Completion>;
@@ -358,18 +358,18 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the program gives attributes or null.
+    // SAFETY: the program passes attributes or null.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { next_poll(cq) }
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
 fn current<R>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> R, none: R) -> R {
-    // SAFETY: the program's pointer is one of a queue.
+    // SAFETY: the program passes a pointer to a queue.
     let Ok(state) = (unsafe { CqObject::of(cq) }) else { return none };
     state.current.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(none, read)
 }
@@ -409,11 +409,11 @@ unsafe extern "C" fn read_zero_octet(_cq: *mut ibv_cq_ex) -> u8 {
 /// Returns the queue of the program's pointer.
 ///
 /// # Safety
-/// The pointer is null or of a queue.
+/// The pointer is null or refers to a queue.
 pub(crate) unsafe fn of(cq: *mut ibv_cq) -> Result<Arc<Cq>, Errno> {
     if ptr::eq(cq, ptr::null()) {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { CqObject::of(cq) }?.cq.clone())
 }

@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
             let device = Device::started().expect("a test starts it before");
             device.with(|_, _| panic());
         });
-        // SAFETY: the program gives a place for them.
+        // SAFETY: the program passes writable memory for them.
         unsafe { attr.write_unaligned(attributes()?) };
         Ok(())
     })
@@ -190,7 +190,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     guard::status(|| {
-        // SAFETY: the program gives null or an input.
+        // SAFETY: the program passes null or an input.
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
             return Err(Errno(libc::EINVAL));
         }
@@ -201,7 +201,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         found.orig_attr = attributes()?;
         found.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<ibv_device_attr_ex>());
-        // SAFETY: the program gives a place of so many bytes.
+        // SAFETY: the program passes writable memory of this size.
         unsafe {
             attr.cast::<u8>().write_bytes(0, size);
             ptr::copy_nonoverlapping((&raw const found).cast::<u8>(), attr.cast(), known);
@@ -242,7 +242,7 @@ unsafe fn write_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<
     found.phys_state = LINK_UP;
     found.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
     let known = size.min(size_of::<ibv_port_attr>());
-    // SAFETY: the caller's place has so many bytes.
+    // SAFETY: the caller's memory has this many bytes.
     unsafe {
         attr.cast::<u8>().write_bytes(0, size);
         ptr::copy_nonoverlapping((&raw const found).cast::<u8>(), attr.cast(), known);
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the program gives a place for them.
+    // SAFETY: the program passes writable memory for them.
     guard::status(|| unsafe { write_port(port, attr, PORT_BYTES) })
 }
 
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    // SAFETY: the program gives a place of this size.
+    // SAFETY: the program passes writable memory of this size.
     guard::status(|| unsafe { write_port(port, attr, size) })
 }
 
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
 ) -> c_int {
     guard::status(|| {
         check_port(port)?;
-        // SAFETY: the program gives a place for it.
+        // SAFETY: the program passes writable memory for it.
         unsafe { speed.write(EFFECTIVE_SPEED) };
         Ok(())
     })
@@ -305,7 +305,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     guard::done(|| {
         check_gid(port.into(), index.into())?;
-        // SAFETY: the program gives a place for it, of any alignment.
+        // SAFETY: the program passes writable memory for it, of any alignment.
         unsafe { into.write_unaligned(gid()) };
         Ok(())
     })
@@ -319,7 +319,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 ) -> c_int {
     guard::done(|| {
         check_gid(port.into(), index.into())?;
-        // SAFETY: the program gives a place for it.
+        // SAFETY: the program passes writable memory for it.
         unsafe { into.write_unaligned(IBV_GID_TYPE_IB.0) };
         Ok(())
     })
@@ -333,7 +333,7 @@ unsafe fn write_gid(into: *mut ibv_gid_entry, size: usize) {
     entry.gid_type = IBV_GID_TYPE_IB.0;
     entry.ndev_ifindex = interface().index;
     let known = size.min(size_of::<ibv_gid_entry>());
-    // SAFETY: the caller's place has so many bytes.
+    // SAFETY: the caller's memory has this many bytes.
     unsafe {
         into.cast::<u8>().write_bytes(0, size);
         ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), into.cast(), known);
@@ -353,7 +353,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the program gives a place of this size.
+        // SAFETY: the program passes writable memory of this size.
         unsafe { write_gid(entry, entry_size) };
         Ok(())
     })
@@ -370,7 +370,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         return -(libc::EINVAL as isize);
     }
     let status = guard::status(|| {
-        // SAFETY: the program gives places of this size.
+        // SAFETY: the program passes writable memory of these sizes.
         unsafe { write_gid(entries, entry_size) };
         Ok(())
     });
@@ -388,7 +388,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 ) -> c_int {
     guard::done(|| {
         check_gid(port.into(), index.into())?;
-        // SAFETY: the program gives a place for it.
+        // SAFETY: the program passes writable memory for it.
         unsafe { pkey.write_unaligned(0) };
         Ok(())
     })

@@ -13,7 +13,7 @@ mod c {
     }
 }
 
-/// Takes a unit of an event descriptor, which stands for one event. Returns false with errno set if it took none.
+/// Takes one unit, which represents one event, from an event descriptor. Returns false with errno set if it took none.
 pub(crate) fn unit(descriptor: c_int) -> bool {
     let mut count = 0_u64;
     // SAFETY: the buffer has eight bytes, and outlives the call, also if the thread is canceled.
@@ -22,6 +22,6 @@ pub(crate) fn unit(descriptor: c_int) -> bool {
 
 /// Returns true if errno is EAGAIN.
 pub(crate) fn would_block() -> bool {
-    // SAFETY: the C library gives each thread a valid place for its errno.
+    // SAFETY: the C library returns a valid pointer to the errno of the thread.
     unsafe { *libc::__errno_location() == libc::EAGAIN }
 }

@@ -15,7 +15,7 @@ use offload_engine::{descriptor::log_shortage, thread};
 use crate::fatal;
 
 pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: the C library gives each thread a valid place for its errno.
+    // SAFETY: the C library returns a valid pointer to the errno of the thread.
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
@@ -166,7 +166,7 @@ const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 /// `from` is null, or `T` can be read there.
 #[inline]
 pub(crate) unsafe fn copied<T: Copy>(from: *const T) -> Option<T> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     (!from.is_null()).then(|| unsafe { from.read_unaligned() })
 }
 

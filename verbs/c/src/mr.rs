@@ -55,7 +55,7 @@ fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Mr, Errno> {
 
 fn register(pd: *mut ibv_pd, wanted: Registered) -> *mut ibv_mr {
     guard::pointer(|| {
-        // SAFETY: the program's pointer is one of `ibv_alloc_pd`.
+        // SAFETY: the program passes a pointer returned by `ibv_alloc_pd`.
         let domain = unsafe { PdObject::of(pd) }?;
         let region = region(domain, wanted)?;
         let key = region.key();
@@ -130,12 +130,12 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags == 0 || flags & !known != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the program's pointer is one of a region.
+        // SAFETY: the program passes a pointer to a region.
         let own = unsafe { MrObject::of(mr) }?;
         let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = own.1;
         let domain = match flags & IBV_REREG_MR_CHANGE_PD != 0 {
-            // SAFETY: the program's pointer is one of `ibv_alloc_pd`.
+            // SAFETY: the program passes a pointer returned by `ibv_alloc_pd`.
             true => unsafe { PdObject::of(pd) }?.clone(),
             false => own.0.pd().clone(),
         };
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 /// After the return the adapter does not access the memory: the program may unmap it.
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointer is one of a region.
+        // SAFETY: the program passes a pointer to a region.
         unsafe {
             let own = MrObject::of(mr)?;
             own.lock().unwrap_or_else(PoisonError::into_inner).0.destroy()?;
@@ -183,12 +183,12 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 /// Calls `work` with the region of the program's pointer.
 ///
 /// # Safety
-/// The pointer is null or of a region.
+/// The pointer is null or refers to a region.
 pub(crate) unsafe fn with_mr<R>(
     mr: *mut ibv_mr,
     work: impl FnOnce(&Mr) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let own = unsafe { MrObject::of(mr) }?;
     work(&own.lock().unwrap_or_else(PoisonError::into_inner).0)
 }

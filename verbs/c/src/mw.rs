@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
             IBV_MW_TYPE_2 => WindowType::Two,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        // SAFETY: the program's pointer is one of a domain.
+        // SAFETY: the program passes a pointer to a domain.
         let (domain, context) = unsafe { (PdObject::of(pd)?, (*pd).context) };
         let window = Mw::new(domain, of)?;
         let mut seen = ibv_mw::zeroed();
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the program's pointer is one of a window, which it does not use any more.
+    // SAFETY: the program passes a pointer to a window, which it no longer uses.
     guard::status(|| unsafe {
         MwObject::of(mw)?.destroy()?;
         MwObject::remove(mw);
@@ -63,7 +63,7 @@ pub(crate) unsafe fn post_bind(
     flags: WrFlags,
 ) -> Result<(), Errno> {
     let ibv_mw_bind_info { mr, addr, length, mw_access_flags } = *info;
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let window = unsafe { MwObject::of(mw) }?;
     let rights = mw_rights(mw_access_flags)?;
     let mut post = |region: &Mr| {
@@ -78,9 +78,9 @@ pub(crate) unsafe fn post_bind(
         };
         poster.bind(wr_id, bind, flags)
     };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let key = unsafe { mr::with_mr(mr, &mut post) }?;
-    // SAFETY: as the caller says; the program reads the key when this has returned.
+    // SAFETY: guaranteed by the caller; the program reads the key when this has returned.
     unsafe { (*mw).rkey = key };
     Ok(())
 }

@@ -18,23 +18,23 @@ impl<S, T> Object<S, T> {
     /// Returns the private part of the object of the program's pointer.
     ///
     /// # Safety
-    /// The pointer is null, or of an object of this type that was not removed.
+    /// The pointer is null, or refers to an object of this type that was not removed.
     pub(crate) unsafe fn of<'a, P>(pointer: *mut P) -> Result<&'a T, Errno> {
         let object = pointer.cast::<Self>();
         // Programs also pass results of failed calls. A null or misaligned pointer is no object.
         if object.is_null() || !object.is_aligned() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as the caller says. The part is private to the library, so the program does not write it.
+        // SAFETY: guaranteed by the caller. The part is private to the library, so the program does not write it.
         Ok(unsafe { &(*object).own })
     }
 
     /// Frees an object.
     ///
     /// # Safety
-    /// As [`Object::of`]. The object is not used any more.
+    /// As [`Object::of`]. The object is no longer used.
     pub(crate) unsafe fn remove<P>(pointer: *mut P) {
-        // SAFETY: as the caller says; it came from `make`.
+        // SAFETY: guaranteed by the caller; it came from `make`.
         drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
     }
 }

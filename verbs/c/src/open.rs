@@ -54,7 +54,7 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     ops.bind_mw = Some(qp::bind_mw);
     ops.dealloc_mw = Some(mw::dealloc_mw);
     let object = ContextObject::make(seen, events);
-    // SAFETY: the object was made just now.
+    // SAFETY: the object was created above.
     Ok(unsafe { &raw mut (*object).seen.context })
 }
 
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         if context.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the program gives a device that it has opened, and does not use it any more.
+        // SAFETY: the program passes a device that it has opened, and no longer uses it.
         unsafe { context::close(context) };
         Ok(())
     })

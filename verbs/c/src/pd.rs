@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointer is one of `ibv_alloc_pd`.
+        // SAFETY: the program passes a pointer returned by `ibv_alloc_pd`.
         unsafe {
             PdObject::of(pd)?.destroy()?;
             PdObject::remove(pd);

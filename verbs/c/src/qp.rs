@@ -69,7 +69,7 @@ pub(crate) struct QpFields {
 #[expect(non_camel_case_types, reason = "the C structure that it holds")]
 struct ibv_qp_init_attr_send(ibv_qp_init_attr);
 
-// SAFETY: the pointers are the program's and only handed back.
+// SAFETY: the pointers are the program's, and are only returned.
 unsafe impl Send for ibv_qp_init_attr_send {}
 
 pub(crate) type QpObject = Object<ibv_qp_ex, QpFields>;
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::pointer(|| unsafe { create(pd, attr, None) })
 }
 
@@ -91,7 +91,7 @@ pub(crate) unsafe fn create(
     attr: *mut ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let (domain, mut given) =
         unsafe { (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?) };
     if given.qp_type != IBV_QPT_RC {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn create(
         given.cap;
     let srq = match given.srq.is_null() {
         true => None,
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         false => Some(unsafe { srq::of(given.srq) }?),
     };
     let limits = QpLimits {
@@ -113,9 +113,9 @@ pub(crate) unsafe fn create(
         max_initiator_request_sge: max_send_sge,
         inline_data_size: max_inline_data,
     };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let (send_cq, receive_cq) = unsafe { (cq::of(given.send_cq)?, cq::of(given.recv_cq)?) };
-    // SAFETY: as the caller says, and the domain is not null.
+    // SAFETY: guaranteed by the caller, and the domain is not null.
     let context = unsafe { (*pd).context };
     // SAFETY: the context is that of the domain.
     let events = unsafe { context::events_of_new(context) }?;
@@ -129,7 +129,7 @@ pub(crate) unsafe fn create(
     });
     let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, handler)?;
     given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
-    // SAFETY: as the caller says, and it is not null.
+    // SAFETY: guaranteed by the caller, and it is not null.
     unsafe { attr.write_unaligned(given) };
     let mut seen = ibv_qp_ex::zeroed();
     let base = &mut seen.qp_base;
@@ -163,20 +163,20 @@ pub(crate) unsafe fn create(
 /// Returns the queue pair of the program's pointer.
 ///
 /// # Safety
-/// The pointer is null or of a queue pair.
+/// The pointer is null or refers to a queue pair.
 pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> Result<&'a Arc<Qp>, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     Ok(&unsafe { QpObject::of(qp) }?.qp)
 }
 
-/// Returns the acknowledgements for which the destruction of a queue pair waits.
+/// Returns the acknowledgments for which the destruction of a queue pair waits.
 ///
 /// # Safety
-/// The pointer is null or of a queue pair.
+/// The pointer is null or refers to a queue pair.
 pub(crate) unsafe fn async_acknowledgements<'a>(
     qp: *mut ibv_qp,
 ) -> Option<&'a Arc<Acknowledgements>> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { QpObject::of(qp) }.ok().map(|state| &state.acknowledgements)
 }
 
@@ -184,14 +184,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::pointer(|| unsafe { create_extended(attr) })
 }
 
 /// # Safety
 /// Pointers are null or those of the program.
 pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
     let known =
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
@@ -213,14 +213,14 @@ pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*
         qp_type: attr.qp_type,
         sq_sig_all: attr.sq_sig_all,
     };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let qp = unsafe { create(attr.pd, &raw mut plain, send_ops) }?;
     attr.cap = plain.cap;
     Ok(qp)
 }
 
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the program's pointer is one of a queue pair.
+    // SAFETY: the program passes a pointer to a queue pair.
     match unsafe { QpObject::of(qp) } {
         Ok(state) if state.building.is_some() => qp.cast(),
         _ => ptr::null_mut(),
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointers are one of a queue pair, and places for the answers.
+        // SAFETY: the program passes pointers to a queue pair, and places for the answers.
         unsafe {
             let state = QpObject::of(qp)?;
             let now = ibv_qp_state(state.qp.state()? as u32);
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointers are one of a queue pair, and attributes.
+        // SAFETY: the program passes pointers to a queue pair, and attributes.
         let state = unsafe { QpObject::of(qp) }?;
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -284,7 +284,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return Err(Errno(libc::EINVAL));
         }
         if mask & IBV_QP_STATE != 0 {
-            // SAFETY: as above. Programs of older releases give a shorter structure.
+            // SAFETY: as above. Programs of older releases pass a shorter structure.
             let to = unsafe { (&raw const (*attr).qp_state).read_unaligned() };
             let to = IbvQpState::from_number(to.0).ok_or(Errno(libc::EINVAL))?;
             let now = state.qp.modify(to)?;
@@ -298,9 +298,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 /// Destroys a queue pair.
 ///
 /// # Safety
-/// The pointer is null or of a queue pair that is not used any more.
+/// The pointer is null or refers to a queue pair that is no longer used.
 pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let state = QpObject::of(qp)?;
         state.qp.destroy()?;
@@ -311,7 +311,7 @@ pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the program's pointer is one of a queue pair, which it does not use any more.
+    // SAFETY: the program passes a pointer to a queue pair, which it no longer uses.
     guard::status(|| unsafe { remove(qp) })
 }
 
@@ -341,7 +341,7 @@ pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFla
 /// Returns the operation of a work request.
 #[inline]
 unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
-    // SAFETY: the opcode says which member of the union there is.
+    // SAFETY: the opcode selects the member of the union.
     let rdma = || unsafe { Remote::new(wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) };
     Ok(match wr.opcode {
         IBV_WR_SEND => Operation::Send { invalidate: None },
@@ -388,14 +388,14 @@ unsafe fn post_one(
         IBV_WR_BIND_MW => {
             let flags = options(wr.send_flags, is_all_signaled, false);
             let (mw, rkey) = (wr.bind_mw.mw, Some(wr.bind_mw.rkey));
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             return unsafe {
                 mw::post_bind(poster, wr.wr_id, mw, rkey, &wr.bind_mw.bind_info, flags)
             };
         }
         _ => {}
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let operation = unsafe { operation(wr) }?;
     let is_send = matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
     let flags = options(wr.send_flags, is_all_signaled, is_send);
@@ -404,7 +404,7 @@ unsafe fn post_one(
         let count = count.ok_or(Errno(libc::EINVAL))?;
         let mut parts = [&[][..]; SGES_MAX];
         for (at, part) in parts[..count].iter_mut().enumerate() {
-            // SAFETY: as the caller says; the program does not change its data before the post returns.
+            // SAFETY: guaranteed by the caller; the program does not change its data before the post returns.
             unsafe {
                 let ibv_sge { addr, length, .. } = wr.sg_list.add(at).read_unaligned();
                 if length > 0 {
@@ -414,7 +414,7 @@ unsafe fn post_one(
         }
         return poster.post(wr.wr_id, operation, Data::Inline(&parts[..count]), flags);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let entries = unsafe { SgeList::of(wr.sg_list, wr.num_sge) }?;
     poster.post(wr.wr_id, operation, Data::Registered(entries.as_slice()), flags)
 }
@@ -426,7 +426,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     let next = Cell::new(wr);
     let posted = guard::fast(|| {
-        // SAFETY: the program's pointers are one of a queue pair, and a list of requests.
+        // SAFETY: the program passes pointers to a queue pair, and a list of requests.
         unsafe {
             let state = QpObject::of(qp)?;
             state.qp.post_send(|poster| -> Result<(), Errno> {
@@ -449,7 +449,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     let next = Cell::new(wr);
     let posted = guard::fast(|| {
-        // SAFETY: the program's pointers are one of a queue pair, and a list of requests.
+        // SAFETY: the program passes pointers to a queue pair, and a list of requests.
         unsafe {
             let state = QpObject::of(qp)?;
             state.qp.post_receives(|poster| -> Result<(), Errno> {
@@ -472,7 +472,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the program's pointers are those of a queue pair, of a window, and a bind.
+    // SAFETY: the program passes pointers to a queue pair, a window and a bind.
     guard::status(|| unsafe {
         let (state, bind) = (QpObject::of(qp)?, copied(bind).ok_or(Errno(libc::EINVAL))?);
         if mw::MwObject::of(mw)?.kind() != WindowType::One {

@@ -27,7 +27,7 @@ impl SgeList {
         let count = count.ok_or(Errno(libc::EINVAL))?;
         let mut entries = [Sge { address: 0, length: 0, token: 0 }; SGES_MAX];
         for (at, entry) in entries[..count].iter_mut().enumerate() {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             let ibv_sge { addr, length, lkey } = unsafe { list.add(at).read_unaligned() };
             *entry = Sge { address: addr, length, token: lkey };
         }
@@ -46,7 +46,7 @@ pub(crate) fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut
         Ok(zero) => zero,
         Err(error) => {
             if !bad.is_null() {
-                // SAFETY: the program gives a place for it.
+                // SAFETY: the program passes writable memory for it.
                 unsafe { bad.write_unaligned(at) };
             }
             error.0

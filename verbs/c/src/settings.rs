@@ -266,10 +266,7 @@ mod tests {
             let (settings, bad) = Settings::read(|name| is_options(name).then(|| nonsense.into()));
             assert_eq!(settings, Settings::default());
             let bad = bad[0].to_string();
-            assert!(
-                bad.ends_with("expected adapter options in JSON, as set by flue run"),
-                "{bad}"
-            );
+            assert!(bad.ends_with("expected adapter options in JSON, as set by flue run"), "{bad}");
         }
     }
 

@@ -47,7 +47,7 @@ pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let (domain, attr, context, events) = unsafe {
         let (domain, attr) = (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
         (domain, attr, (*pd).context, context::events_of_new((*pd).context)?)
@@ -74,29 +74,29 @@ pub(crate) unsafe fn create(
 /// Returns the queue of the program's pointer.
 ///
 /// # Safety
-/// The pointer is null or of a queue.
+/// The pointer is null or refers to a queue.
 pub(crate) unsafe fn of(srq: *mut ibv_srq) -> Result<Arc<Srq>, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { SrqObject::of(srq) }?.srq.clone())
 }
 
-/// Returns the acknowledgements for which the destruction of a queue waits.
+/// Returns the acknowledgments for which the destruction of a queue waits.
 ///
 /// # Safety
-/// The pointer is null or of a queue.
+/// The pointer is null or refers to a queue.
 pub(crate) unsafe fn async_acknowledgements<'a>(
     srq: *mut ibv_srq,
 ) -> Option<&'a Arc<Acknowledgements>> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { SrqObject::of(srq) }.ok().map(|state| &state.acknowledgements)
 }
 
 /// Destroys a queue, unless queue pairs use it.
 ///
 /// # Safety
-/// The pointer is null or of a queue that is not used any more.
+/// The pointer is null or refers to a queue that is no longer used.
 pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let state = SrqObject::of(srq)?;
         state.srq.destroy()?;
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::pointer(|| unsafe { create(pd, attr) })
 }
 
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 pub(crate) unsafe fn create_extended(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
     let is_basic = attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type == IBV_SRQT_BASIC;
     if !is_basic || attr.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
@@ -131,7 +131,7 @@ pub(crate) unsafe fn create_extended(
         return Err(Errno(libc::EINVAL));
     }
     let mut plain = ibv_srq_init_attr { srq_context: attr.srq_context, attr: attr.attr };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(attr.pd, &raw mut plain) }
 }
 
@@ -139,12 +139,12 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::pointer(|| unsafe { create_extended(attr) })
 }
 
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: the program's pointers are one of a queue, and a place for the number.
+    // SAFETY: the program passes pointers to a queue, and a place for the number.
     guard::status(|| unsafe {
         number.write_unaligned(SrqObject::of(srq)?.srq.number());
         Ok(())
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the program's pointers are one of a queue, and attributes.
+    // SAFETY: the program passes pointers to a queue, and attributes.
     guard::status(|| unsafe {
         let (state, attr) = (SrqObject::of(srq)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
         let mask = mask as u32;
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the program's pointers are one of a queue, and a place for the answer.
+    // SAFETY: the program passes pointers to a queue, and a place for the answer.
     guard::status(|| unsafe {
         let found = SrqObject::of(srq)?.srq.attributes()?;
         attr.write_unaligned(ibv_srq_attr {
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the program's pointer is one of a queue, which it does not use any more.
+    // SAFETY: the program passes a pointer to a queue, which it no longer uses.
     guard::status(|| unsafe { remove(srq) })
 }
 
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let next = Cell::new(wr);
-    // SAFETY: the program's pointers are one of a queue, and a list of requests.
+    // SAFETY: the program passes pointers to a queue, and a list of requests.
     let posted = guard::fast(|| unsafe {
         SrqObject::of(srq)?.srq.post_receives(|poster| -> Result<(), Errno> {
             while let Some(wr) = copied(next.get()) {

@@ -12,7 +12,7 @@ use std::{
 
 use flue_verbs_abi::settings::{self, LIBRARY_FILE, LIBRARY_NAMES};
 
-/// Returns the path of the library, which cargo builds beside this test.
+/// Returns the path of the library, which cargo builds with this test.
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().join(LIBRARY_FILE)
@@ -46,7 +46,7 @@ fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         Ok(compiled) if compiled.status.success() => {}
         other => {
             let told = other.map(|it| String::from_utf8_lossy(&it.stderr).into_owned());
-            assert!(env::var("CI").as_deref() != Ok("true"), "in CI nothing is skipped: {told:?}");
+            assert!(env::var("CI").as_deref() != Ok("true"), "in CI no test is skipped: {told:?}");
             println!("skipped: the C program cannot be compiled: {told:?}");
             return;
         }

@@ -20,14 +20,14 @@ use flue_verbs_abi::{
     },
 };
 
-/// Returns the path of the library, which cargo builds beside this test.
+/// Returns the path of the library, which cargo builds with this test.
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().join(LIBRARY_FILE)
 }
 
 fn lacks(what: &str) {
-    assert!(env::var("CI").as_deref() != Ok("true"), "in CI nothing is skipped: {what}");
+    assert!(env::var("CI").as_deref() != Ok("true"), "in CI no test is skipped: {what}");
     println!("skipped: {what}");
 }
 
@@ -92,7 +92,7 @@ fn every_symbol_binds(private: &PrivateVersion, is_versioned: bool) {
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(directory.join("lib")).unwrap();
     if build_program(&directory, &references, is_versioned).is_none() {
-        return lacks("cc does not start: install gcc");
+        return lacks("cc not found: install gcc");
     }
     symlink(library(), directory.join("lib/libprobe.so")).unwrap();
     let mut command = Command::new(directory.join("program"));
@@ -125,7 +125,7 @@ fn dlvsym_finds_every_symbol_under_each_of_its_versions_only() {
     );
     fs::write(directory.join("dlvsym.c"), program).unwrap();
     if cc(&directory, &["dlvsym.c", "-o", "dlvsym", "-ldl"]).is_none() {
-        return lacks("cc does not start: install gcc");
+        return lacks("cc not found: install gcc");
     }
     let found = Command::new(directory.join("dlvsym")).arg(library()).output().unwrap();
     let text = String::from_utf8_lossy(&found.stdout);

@@ -34,7 +34,7 @@ pub struct AsyncEvent {
     pub kind: AsyncEventKind,
     /// Program's name of the object: its address. 0 for the device.
     pub name: usize,
-    /// Acknowledgements for which the destruction of the object waits.
+    /// Acknowledgments for which the destruction of the object waits.
     pub acknowledgements: Arc<Acknowledgements>,
 }
 
@@ -44,7 +44,7 @@ pub type AsyncEvents = EventQueue<AsyncEvent>;
 /// Event queues of the open devices.
 pub static OPEN: Registry<AsyncEvents> = Registry::new();
 
-/// Withdraws the events of an object that the program has not taken, and waits for the acknowledgements of the others.
+/// Withdraws the events of an object that the program has not taken, and waits for the acknowledgments of the others.
 pub fn end_events(events: &AsyncEvents, of: &Arc<Acknowledgements>) {
     events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, of));
     of.wait();

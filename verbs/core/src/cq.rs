@@ -237,7 +237,7 @@ impl Cq {
         self.notifier.acknowledgements.acknowledged(events.into());
     }
 
-    /// Destroys the queue. Withdraws events that the program has not taken, and waits for the acknowledgement of those
+    /// Destroys the queue. Withdraws events that the program has not taken, and waits for the acknowledgment of those
     /// that it has.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Event queue: descriptor, order, withdrawal, acknowledgements.
+//! Event queue: descriptor, order, withdrawal, acknowledgments.
 //!
 //! The descriptor is an eventfd in semaphore mode, with one unit for each queued event. So poll(2) reports it readable
 //! while events are queued, and a read(2) of the program blocks, or returns EAGAIN or EINTR as the program configured.
@@ -122,7 +122,10 @@ impl Descriptor {
             return;
         }
         if !self.is_intact() {
-            tracing::error!(error = "event descriptor closed by the program", "event notification failed");
+            tracing::error!(
+                error = "event descriptor closed by the program",
+                "event notification failed"
+            );
             return;
         }
         if let Err(error) = io::write(self.events(), &units.to_ne_bytes()) {

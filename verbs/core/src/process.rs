@@ -30,7 +30,7 @@ static GATE: AtomicBool = AtomicBool::new(false);
 pub struct ForkGate(());
 
 impl ForkGate {
-    /// Enters the gate, for microseconds. After [`GATE_WAIT_MAX`] it enters all the same: a signal handler that forks
+    /// Enters the gate, for microseconds. After [`GATE_WAIT_MAX`] it enters anyway: a signal handler that forks
     /// may have interrupted the thread in the gate.
     pub(crate) fn enter() -> Self {
         let since = Instant::now();

@@ -16,11 +16,11 @@ use crate::control::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
 /// End of a session without a complete reply.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    #[error("time limit of {} s exceeded", .0.as_secs_f64())]
+    #[error("time limit of {} s", .0.as_secs_f64())]
     Late(Duration),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("connection closed by the client")]
+    #[error("closed by the client")]
     Closed,
 }
 

@@ -243,7 +243,7 @@ fn time_wait_is_not_exported() {
 }
 
 // CH-ST-1: a connection can be exported in every state from ESTABLISHED to LAST-ACK, with data before its FIN, and with
-// that FIN sent or unsent. It still closes in order.
+// that FIN sent or unsent. It still closes normally.
 #[test]
 fn half_closed_connections_move() {
     for v6 in [false, true] {
@@ -291,7 +291,7 @@ fn simultaneous_close_moves() {
     let mut bench = Bench::new(29, false, true, 0);
     bench.ends.iter_mut().for_each(|end| end.socket().close());
     bench.exchange();
-    // Each has received the other's FIN, and no acknowledgement of its own.
+    // Each has received the other's FIN, and no acknowledgment of its own.
     bench.now += Duration::from_millis(4);
     for (_, to, frame) in core::mem::take(&mut bench.wire) {
         let now = bench.now;

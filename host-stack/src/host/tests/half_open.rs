@@ -127,7 +127,7 @@ fn clients_are_served_during_a_flood_of_syns() {
         let mut bench = listening(configs(OffloadPolicy::Never), v6, BACKLOG);
         let mut number = 0;
         let mut active = None;
-        // 10,000 SYNs a second.
+        // 10,000 SYNs per second.
         for millisecond in 0..1_500 {
             flood(&bench, v6, number..number + 10);
             number += 10;

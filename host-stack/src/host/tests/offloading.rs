@@ -119,7 +119,7 @@ fn short_connections_are_offloaded_from_close_wait() {
     let mut bench = Bench::new([OffloadPolicy::Never, OffloadPolicy::Always]);
     bench.nodes[1].listen(remote(false), 4, false);
     let active = bench.nodes[0].connect(remote(false), false);
-    bench.nodes[0].send(active, &b"all I have to say"[..]);
+    bench.nodes[0].send(active, &b"all the data sent"[..]);
     bench.nodes[0].shutdown(active);
     // All segments of the first host after its SYN arrive at once.
     bench.run(Duration::from_millis(4));
@@ -136,13 +136,13 @@ fn short_connections_are_offloaded_from_close_wait() {
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     let delegated = initiate.state.tcp.delegated;
     assert_eq!(delegated.state, TcpPhase::CloseWait);
-    assert_eq!(initiate.state.buffered_data.concat(), b"all I have to say");
+    assert_eq!(initiate.state.buffered_data.concat(), b"all the data sent");
     // RCV.NXT is after the FIN, and the FIN is acknowledged.
     let fin = bench.nodes[1].host.stats();
     assert_eq!((fin.initiates, fin.exports_refused), (1, 0));
     bench.nodes[1].complete(initiate.handle, Some(*initiate.state));
     bench.run(Duration::from_millis(100));
-    assert_eq!(bench.nodes[1].data(), b"all I have to say");
+    assert_eq!(bench.nodes[1].data(), b"all the data sent");
     assert!(bench.nodes[1].has(|n| matches!(n, Notice::PeerClosed { .. })));
     bench.nodes[1].send(initiate.handle, &b"heard"[..]);
     bench.nodes[1].shutdown(initiate.handle);
@@ -281,7 +281,7 @@ fn abort_during_an_initiate_waits_for_its_outcome() {
     );
 }
 
-/// CH-INI-7: no delayed acknowledgement remains when a connection is offloaded.
+/// CH-INI-7: no delayed acknowledgment remains when a connection is offloaded.
 #[test]
 fn delayed_ack_is_sent_before_the_offload() {
     let (mut bench, active) = connected(OffloadPolicy::Auto, false, false);

@@ -302,7 +302,7 @@ fn apart(policy: OffloadPolicy) -> Bench {
 }
 
 /// The second host has sent 2,000 bytes, which are lost, and optionally its FIN. The fast retransmission occurs while a
-/// new next hop is unresolved, and smoltcp's timer stops. Also returns addresses and acknowledgement of the first host.
+/// new next hop is unresolved, and smoltcp's timer stops. Also returns addresses and acknowledgment of the first host.
 fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgement) {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
@@ -410,7 +410,7 @@ fn gateway_is_resolved_before_the_offload() {
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(Duration::from_secs(3));
     assert!(bench.nodes[1].initiates.is_empty());
-    assert_eq!(bench.nodes[1].sent.len(), 4, "solicited once a second");
+    assert_eq!(bench.nodes[1].sent.len(), 4, "solicited once per second");
     bench.nodes[1].frame(arp_of(1, NEW_MAC));
     bench.run(MOMENT);
     let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");

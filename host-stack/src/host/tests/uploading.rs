@@ -57,7 +57,7 @@ fn uploaded(bench: &Bench, handle: OffloadHandle) -> bool {
     bench.nodes[1].has(|n| matches!(n, Notice::Uploaded { handle: of, .. } if *of == handle))
 }
 
-/// Both sides send data and close in order.
+/// Both sides send data and closes normally.
 fn transfer_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
     let before = [bench.nodes[0].data().len(), bench.nodes[1].data().len()];
     bench.nodes[0].send(active, pattern(40_000, 5));
@@ -145,14 +145,14 @@ fn closed_connection_delivers_refused_data() {
     bench.settle();
     let delegated = &mut state.tcp.delegated;
     delegated.state = TcpPhase::TimeWait;
-    delegated.rcv_nxt += b"last words".len() as u32 + 1;
+    delegated.rcv_nxt += b"final data".len() as u32 + 1;
     for ours in [&mut delegated.snd_una, &mut delegated.snd_nxt, &mut delegated.snd_max] {
         *ours += 1;
     }
-    state.buffered_data.push(b"last words"[..].into());
+    state.buffered_data.push(b"final data"[..].into());
     bench.nodes[1].terminated(|_| Some(copy(&state)));
     bench.run(MOMENT);
-    assert_eq!(bench.nodes[1].data(), b"last words");
+    assert_eq!(bench.nodes[1].data(), b"final data");
     assert!(bench.nodes[1].has(|n| matches!(n, Notice::PeerClosed { .. })));
     assert_eq!(closed(&bench, 1), Some(None));
     assert_eq!(bench.resets(1), 0);
@@ -250,7 +250,7 @@ fn retrieves_are_followed_as_the_policy_says() {
         }
         bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
         bench.run(rules.rest - MOMENT);
-        assert!(bench.nodes[1].initiates.is_empty(), "it rests in the host");
+        assert!(bench.nodes[1].initiates.is_empty(), "it stays in the host");
         bench.run(MOMENT * 2);
         let again = bench.nodes[1].initiates.pop_front().expect("it is offloaded again");
         bench.nodes[1].complete(again.handle, Some(*again.state));
@@ -278,7 +278,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
     state.send_data.push_back(NetBufferList::from_mdl(7, b"hello".as_slice()));
     bench.nodes[1].terminated(|_| Some(copy(&state)));
     bench.run(RETRANSMISSION_MAX + Duration::from_secs(50));
-    assert!(bench.nodes[1].initiates.is_empty(), "down again");
+    assert!(bench.nodes[1].initiates.is_empty(), "offloaded again");
     assert_eq!(closed(&bench, 1), Some(Some(HostError::RetransmissionLimit)));
     assert_eq!(bench.nodes[1].completed(), [(7, 0, NdisStatus::REQUEST_ABORTED)]);
 }
@@ -301,7 +301,7 @@ fn a_timed_out_connection_ends() {
     assert!(bench.nodes[1].host.owners.is_empty() && bench.nodes[1].paths.is_empty());
 }
 
-// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgement of our FIN, even
+// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgment of our FIN, even
 // while the peer still sends.
 #[test]
 fn upload_notice_counts_lists_and_bytes() {
@@ -549,7 +549,7 @@ fn deferred_offload_ends_at_the_handshake_limit() {
 fn half_closed_connections_are_offloaded_on_request() {
     let (mut bench, active) = connected(OffloadPolicy::Never, false, false);
     let (passive, _) = bench.nodes[1].established();
-    bench.nodes[1].send(passive, &b"last words"[..]);
+    bench.nodes[1].send(passive, &b"final data"[..]);
     bench.nodes[1].shutdown(passive);
     bench.run(MOMENT);
     bench.nodes[1].port.request(Request::Offload { handle: passive });
@@ -564,10 +564,10 @@ fn half_closed_connections_are_offloaded_on_request() {
     bench.nodes[1].port.request(Request::Upload { handle: passive });
     bench.run(MOMENT);
     bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
-    bench.nodes[0].send(active, &b"I am not done"[..]);
+    bench.nodes[0].send(active, &b"further bytes"[..]);
     bench.nodes[0].shutdown(active);
     bench.run(Duration::from_secs(5));
-    assert_eq!(bench.nodes[1].data(), b"I am not done");
+    assert_eq!(bench.nodes[1].data(), b"further bytes");
     assert_eq!((closed(&bench, 0), closed(&bench, 1)), (Some(None), Some(None)));
 }
 

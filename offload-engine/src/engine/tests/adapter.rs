@@ -242,7 +242,7 @@ fn responding_data_confirms_neighbor() {
     assert_eq!(bench.query_all(n, p, tcps[0]).0.delegated.nic_reachability_delta, 0);
 }
 
-// The first frame after a hand-over, in either direction, has a comment.
+// The first frame after an offload or upload has a comment.
 #[test]
 fn hand_overs_are_commented_in_captures() {
     let mut bench = Bench::new(10);

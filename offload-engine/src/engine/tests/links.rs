@@ -243,7 +243,7 @@ fn completions_are_withheld_until_device_returns_payload() {
     assert_eq!(bench.client().received, b"data", "reception continues");
     assert_eq!(bench.completed(), []);
     assert!(!bench.engine.has_input(), "no work until the device completes");
-    // The tail of a message may not be copied in order to complete it.
+    // The tail of a message must not be copied to complete it.
     let (now, handle) = (bench.now, OffloadHandle(80));
     assert!(!bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
     // The first list waits for the loans made before it was acknowledged, not for later ones.

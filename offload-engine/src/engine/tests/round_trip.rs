@@ -134,7 +134,7 @@ fn offload_and_upload(all: &All, names: Names) -> (Option<NeighborDelegated>, Bo
     (payload, object(tree))
 }
 
-// CH §3, CH §16 #6: each const, cached and delegated variable is handed over unchanged and affects no other one.
+// CH §3, CH §16 #6: each const, cached and delegated variable is offloaded unchanged and affects no other one.
 #[test]
 fn each_variable_survives_hand_over() {
     let base = busy();

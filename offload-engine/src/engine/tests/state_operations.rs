@@ -270,7 +270,7 @@ fn dependents_of_invalid_object_send_nothing() {
         let reason = UploadReason::InvalidState;
         assert_eq!(Bench::retrieved(&messages), [(80, reason)], "level {level}");
 
-        // Neither data nor retransmissions nor acknowledgements are sent.
+        // Neither data nor retransmissions nor acknowledgments are sent.
         bench.io(81).send([list(2, b"first attempt")].into());
         bench.io(90).send([list(3, b"goes on")].into());
         bench.poll();
@@ -310,9 +310,9 @@ fn relinked_path_is_valid_again() {
     assert_eq!(statuses(&tree), [FAILURE; 3]);
     let tree = update_tree(UpdateNode::Linker(n2), UpdateNode::Linker(p), Vec::new());
     assert_eq!(bench.update(tree), [SUCCESS; 2]);
-    bench.io(80).send([list(1, b"on we go")].into());
+    bench.io(80).send([list(1, b"the rest")].into());
     bench.poll();
-    assert_eq!(tcp_of(&bench.sent()[0]).2, b"on we go");
+    assert_eq!(tcp_of(&bench.sent()[0]).2, b"the rest");
     let (tree, _) = bench.terminate(terminate_tree(Some(n), None, &[]));
     assert_eq!(tree[0].status, SUCCESS);
     let (tree, _) = bench.terminate(terminate_tree(None, Some(p), &tcps));

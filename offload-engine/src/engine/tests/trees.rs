@@ -257,8 +257,8 @@ fn forwarded_segments_complete() {
     assert_eq!((stats.forwards, stats.forwards_dropped), (1, 3));
 }
 
-// CH-FWD-2: segments that the host received before the hand-over are older than those the target has received since.
-// They are processed in order within the node, so no acknowledgement reports a gap.
+// CH-FWD-2: segments that the host received before the offload are older than those the target has received since.
+// They are processed in order within the node, so no acknowledgment reports a gap.
 #[test]
 fn forwarded_segments_precede_later_ones() {
     let mut bench =

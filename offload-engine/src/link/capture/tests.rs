@@ -222,7 +222,7 @@ fn long_comments_are_cut_at_a_character() {
 #[test]
 fn tshark_reads_capture_without_errors() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        std::println!("skipped: no tshark on the PATH");
+        std::println!("skipped: tshark is not installed");
         return;
     }
     let path = std::env::temp_dir().join(format!("flue-capture-{}.pcapng", std::process::id()));

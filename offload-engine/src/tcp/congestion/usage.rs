@@ -23,11 +23,11 @@ pub(in super::super) struct Usage {
     until: Position,
     /// True if there was no room for another segment.
     full: bool,
-    /// Most bytes in flight.
+    /// Maximum number of bytes in flight.
     peak: u64,
     /// Time since which the window is not used.
     since: Instant,
-    /// Most bytes in flight since then.
+    /// Maximum number of bytes in flight since then.
     used: u64,
 }
 
@@ -69,7 +69,7 @@ impl Usage {
         self.full || slow_start && self.peak.saturating_mul(2) > cwnd
     }
 
-    /// Evaluates the use of the window for each acknowledgement; `limited` is [`Usage::is_limited`]. Returns the most
+    /// Evaluates the use of the window for each acknowledgment; `limited` is [`Usage::is_limited`]. Returns the most
     /// bytes in flight of an RTO in which the window was not used (RFC 2861 §3).
     #[inline]
     pub(in super::super) fn underused(

@@ -44,7 +44,7 @@ fn pending_sends_complete_before_graceful_disconnect() {
     let mut bench = Bench::new(state());
     bench.post(3_000);
     bench.post(0);
-    graceful(&mut bench, 9, b"last words");
+    graceful(&mut bench, 9, b"final data");
     let sent = bench.sent();
     assert_eq!(
         sent.last(),

@@ -34,7 +34,7 @@ fn cwr(bench: &mut Bench) -> Vec<bool> {
     bench.transmit(WIRE).iter().map(|t| t.flags.contains(Flags::CWR)).collect()
 }
 
-// RFC 3168 §6.1.3: every acknowledgement from a mark until CWR carries ECE.
+// RFC 3168 §6.1.3: every acknowledgment from a mark until CWR carries ECE.
 #[test]
 fn marks_are_echoed_until_cwr() {
     let mut bench = Bench::new(ecn_state());

@@ -160,7 +160,7 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         // First: an unacceptable segment is acknowledged.
         ("old data", &PHASES, "ACK"),
         ("data beyond the window", &PHASES, "ACK"),
-        // Fifth: old acknowledgements and their windows are ignored.
+        // Fifth: old acknowledgments and their windows are ignored.
         ("old ACK", &PHASES, ""),
         ("ACK of everything", &[Established, FinWait2, CloseWait, TimeWait], ""),
         ("ACK of everything", &[FinWait1], "FinWait2, Disconnected"),
@@ -179,7 +179,7 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         ("FIN with data out of order", &PHASES, "ACK"),
         // Second, and RFC 5961 §3.2. In CLOSING and LAST-ACK the RFC requires no signal. Here the disconnect must still
         // complete, and not with SUCCESS, since its FIN is not acknowledged (CH §8.1, CH-EVT-7; Linux returns
-        // ECONNRESET too). In TIME-WAIT the connection has closed in order.
+        // ECONNRESET too). In TIME-WAIT the connection has closed normally.
         ("RST at RCV.NXT", &[Established, CloseWait, FinWait2], "Closed, Reset, Closed"),
         ("RST at RCV.NXT", &[FinWait1], "Closed, DisconnectAborted, Reset, Closed"),
         ("RST at RCV.NXT", &[Closing, LastAck], "Closed, DisconnectAborted, Reset, Closed"),
@@ -333,9 +333,9 @@ fn abort_sends_one_reset_in_every_state() {
 #[test]
 fn closed_connection_uploads_refused_data() {
     let mut bench = Bench::new(state());
-    let last = Segment { flags: ack_fin(), ..data(0, b"last words") };
+    let last = Segment { flags: ack_fin(), ..data(0, b"final data") };
     bench.tcp.handle_segment(bench.now, &last);
-    bench.tcp.settle(b"last words", true);
+    bench.tcp.settle(b"final data", true);
     bench.tcp.block_receive();
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     assert_eq!(bench.sent(), [(0, 0, ack_fin())]);
@@ -347,6 +347,6 @@ fn closed_connection_uploads_refused_data() {
     assert!(bench.events().is_empty());
     let (state, _) = bench.tcp.into_state(bench.now);
     assert_eq!(state.tcp.delegated.state, TcpPhase::TimeWait);
-    assert_eq!(state.buffered_data.concat(), b"last words");
+    assert_eq!(state.buffered_data.concat(), b"final data");
     assert_eq!(state.tcp.delegated.snd_una, LOCAL + 1);
 }

@@ -75,7 +75,7 @@ impl Adapter {
         Ok(LogicalAddressMapping { adapter: self.clone(), memory })
     }
 
-    /// NdkReleaseLam, for a mapping that no request uses any more. SUCCESS, or PENDING and `completion` follows, when
+    /// NdkReleaseLam, for a mapping that no request uses. SUCCESS, or PENDING and `completion` follows, when
     /// the adapter no longer accesses the memory.
     ///
     /// A request that still uses the mapping is safe: it fails with ACCESS_VIOLATION when it is processed. A region

@@ -38,8 +38,8 @@ impl Mr {
     /// NdkDeregisterMr: from now on the token grants no access (RFC 5040 §8.1.1).
     ///
     /// SUCCESS, or PENDING and `completion` follows, when the memory is no longer accessed. Data sent from it but not
-    /// yet acknowledged is copied. A device that still reads it is waited for. A Send or Write that has begun, but is
-    /// not yet completely queued at TCP, terminates its connection with ACCESS_VIOLATION.
+    /// yet acknowledged is copied. The call waits for a device that still reads it. A Send or Write that has begun, but
+    /// is not yet completely queued at TCP, terminates its connection with ACCESS_VIOLATION.
     ///
     /// A close does the same, but first waits for the windows. Its completion means the same.
     ///

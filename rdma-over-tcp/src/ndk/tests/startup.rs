@@ -135,10 +135,7 @@ fn causes_of_failures() {
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.reject(data), NtStatus::SUCCESS);
         bench.settle();
-        assert_eq!(
-            cause_text(&connector),
-            format!("MPA: connection rejected by the peer{words}")
-        );
+        assert_eq!(cause_text(&connector), format!("MPA: connection rejected by the peer{words}"));
         assert_eq!(active.log.take().pop(), Some(("connect", NtStatus::CONNECTION_REFUSED)));
     }
 
@@ -182,10 +179,7 @@ pub(super) fn causes_of_failed_accepts() {
     assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
     bench.settle();
     bench.advance(config.accept_timeout);
-    assert_eq!(
-        cause_text(&incoming),
-        "MPA: no message from the peer within 120 s after the Reply"
-    );
+    assert_eq!(cause_text(&incoming), "MPA: no message from the peer within 120 s after the Reply");
     assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
     bench.settle();
     assert_eq!(

@@ -100,7 +100,9 @@ fn startup(f: &mut fmt::Formatter<'_>, error: &StartupError) -> fmt::Result {
         StartupError::EarlyData { .. }
         | StartupError::InsufficientIrd { .. }
         | StartupError::NoMatchingRtr { .. }
-        | StartupError::ReadRtrWithoutIrd { .. } => write!(f, "MPA: connection refused by this side: {error}")?,
+        | StartupError::ReadRtrWithoutIrd { .. } => {
+            write!(f, "MPA: connection refused by this side: {error}")?
+        }
     }
     match error.wire() {
         Some(wire) => write!(f, " ({})", wire.number()),

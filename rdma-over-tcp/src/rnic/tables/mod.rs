@@ -124,7 +124,7 @@ impl Objects {
 
     pub(crate) fn pin(&mut self, key: Key) {
         let life = self.life_mut(key);
-        debug_assert!(life.is_some(), "{key:?} is gone");
+        debug_assert!(life.is_some(), "{key:?} was removed");
         if let Some(life) = life {
             life.pin();
         }

@@ -23,8 +23,7 @@ pub(super) fn check_keep_alive(keep_alive: &KeepAlive) -> io::Result<()> {
     if times.contains(idle) && times.contains(interval) && (1..=127).contains(probes) {
         return Ok(());
     }
-    let why =
-        "keep-alive on kernel sockets: expected an idle time and interval of 1 to 32,767 s and 1 to 127 probes";
+    let why = "keep-alive on kernel sockets: expected an idle time and interval of 1 to 32,767 s and 1 to 127 probes";
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 

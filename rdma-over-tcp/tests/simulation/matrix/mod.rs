@@ -94,8 +94,8 @@ impl Impairment {
         }
     }
 
-    /// True if only time may be lost. A connection in the host ends if its path MTU shrinks: smoltcp cannot reduce its
-    /// segment size.
+    /// True if the impairment only delays data. A connection in the host ends if its path MTU shrinks: smoltcp cannot
+    /// reduce its segment size.
     const fn is_harmless(self) -> bool {
         !matches!(
             self,

@@ -396,7 +396,7 @@ impl World {
         once_in(&mut self.rng, rarity * self.tameness)
     }
 
-    /// Selects one of so many wild arguments, occasionally.
+    /// Occasionally selects one of this number of invalid arguments.
     fn wildly(&mut self, ways: usize) -> Option<usize> {
         self.is_wild(3).then(|| draw(&mut self.rng, ways))
     }

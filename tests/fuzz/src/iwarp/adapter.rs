@@ -69,7 +69,7 @@ fn run<T>(pair: &mut Pair<Core>, mut look: impl FnMut(&mut Pair<Core>) -> Option
         callbacks.into_iter().for_each(|callback| callback());
         look(pair)
     });
-    found.unwrap_or_else(|stall| panic!("the run stalls: {stall:?}"))
+    found.unwrap_or_else(|stall| panic!("stalled: {stall:?}"))
 }
 
 impl Consumer {

@@ -34,7 +34,7 @@ impl World {
         self.resume();
         self.disconnect(0);
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "no end of traffic: {:?}", self.info());
+            assert!(turn < TURNS_MAX, "traffic does not stop: {:?}", self.info());
             assert!(self.now - started < TIME_MAX, "a stall: {:?}", self.info());
             self.tick();
             let is_sent = self.poll_connection(&mut receiver);

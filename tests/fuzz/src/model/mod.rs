@@ -263,11 +263,11 @@ impl World {
     fn offer(&mut self, data: &[u8]) -> usize {
         let wanted = self.accept_limit.unwrap_or(u64::MAX).min(data.len() as u64);
         if let Err(at) = Stream::Theirs.check(self.delivered, &data[..wanted as usize]) {
-            panic!("a false byte at {at} of the peer's stream");
+            panic!("wrong byte at {at} of the peer's stream");
         }
         self.delivered += wanted;
-        assert!(self.delivered <= self.edge, "bytes from beyond the advertised window");
-        assert!(self.fin.is_none_or(|fin| self.delivered <= fin), "bytes from after the FIN");
+        assert!(self.delivered <= self.edge, "bytes beyond the advertised window");
+        assert!(self.fin.is_none_or(|fin| self.delivered <= fin), "bytes after the FIN");
         if let Some(accept_limit) = &mut self.accept_limit {
             *accept_limit -= wanted;
         }
@@ -297,7 +297,7 @@ impl World {
 
     fn drain_events(&mut self) {
         while let Some(event) = self.tcp.poll_event() {
-            assert!(self.end != Some(End::Closed), "something follows Closed: {event:?}");
+            assert!(self.end != Some(End::Closed), "event after Closed: {event:?}");
             match event {
                 Event::SendComplete(chain) => {
                     let acked = self.info().bytes_acked;
@@ -329,7 +329,7 @@ impl World {
                         UploadReason::TimeoutExpiration => self.allowed_outcomes.timeout,
                         _ => false,
                     };
-                    assert!(allowed, "given up without a reason: {reason:?}");
+                    assert!(allowed, "timed out without a reason: {reason:?}");
                     self.end = Some(End::Upload);
                 }
                 Event::Closed => {
@@ -385,7 +385,7 @@ impl World {
 
     // End of a run.
 
-    /// Asserts that each request has completed once, and that nothing is sent any more.
+    /// Asserts that each request has completed once, and that nothing is sent after that.
     fn conclude(mut self) -> Summary {
         if self.end == Some(End::Upload) {
             // CH-EVT-1: an abort is still possible.

@@ -124,7 +124,7 @@ impl World {
         assert_ne!(transmit.ecn, Ecn::Congestion, "{transmit:?}");
         assert!(!transmit.flags.contains(Flags::CWR) || capable, "{transmit:?}");
         let echo = transmit.flags.contains(Flags::ECE);
-        assert!(!echo || self.setup.ecn && self.marked, "an echo of no mark: {transmit:?}");
+        assert!(!echo || self.setup.ecn && self.marked, "ECE without a mark: {transmit:?}");
     }
 
     fn locate(&self, block: &SackBlock) -> (i64, i64) {

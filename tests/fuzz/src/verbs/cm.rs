@@ -303,7 +303,7 @@ impl World {
             self.destroy_qp(qp);
         }
         self.acknowledge_of_id(id);
-        // SAFETY: the identifier is live, its events are acknowledged, and it is not used any more.
+        // SAFETY: the identifier is live, its events are acknowledged, and it is no longer used.
         let returned = unsafe { ffi::rdma_destroy_id(self.ids[id].raw) };
         assert!(done("rdma_destroy_id", returned, &[]));
         self.ids.remove(id);

@@ -118,7 +118,7 @@ impl Ledger {
         self.requests.iter().filter(move |(_, request)| request.queue == queue)
     }
 
-    /// Removes the requests of a queue that will not complete any more.
+    /// Removes the requests of a queue that will never complete.
     pub(super) fn withdraw(&mut self, queue: Queue) -> Vec<Request> {
         let numbers: Vec<_> = self.of(queue).map(|(number, _)| *number).collect();
         numbers.iter().filter_map(|number| self.requests.remove(number)).collect()

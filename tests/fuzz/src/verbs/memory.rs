@@ -109,7 +109,7 @@ impl Memory {
     fn fill(&mut self, area: usize) {
         self.protect(area, libc::PROT_READ | libc::PROT_WRITE);
         for at in 0..AREA {
-            // SAFETY: the area was made accessible; the library writes to it through raw pointers as well.
+            // SAFETY: the area is accessible; the library writes to it through raw pointers as well.
             unsafe { self.address(area, at).write(pattern(area, at)) };
         }
         self.content[area] = Content::Used;

@@ -93,7 +93,7 @@ impl World {
 
     pub(super) fn dealloc_pd(&mut self, pd: usize) {
         let expected = if self.is_pd_used(pd) { EBUSY } else { 0 };
-        // SAFETY: the domain is live, and not used any more on success.
+        // SAFETY: the domain is live, and no longer used on success.
         let returned = unsafe { ffi::ibv_dealloc_pd(self.pds[pd].raw) };
         assert_eq!(returned, expected, "ibv_dealloc_pd");
         self.summary.busy += u64::from(returned != 0);
@@ -193,7 +193,7 @@ impl World {
 
     pub(super) fn dereg_mr(&mut self, mr: usize, after: u8) {
         let is_bound = self.mws.live().any(|(_, it)| it.regions.contains(&mr));
-        // SAFETY: the region is live, and not used any more on success.
+        // SAFETY: the region is live, and no longer used on success.
         let returned = unsafe { ffi::ibv_dereg_mr(self.mrs[mr].raw) };
         let errors: &[i32] = if is_bound { &[EBUSY] } else { &[] };
         self.summary.busy += u64::from(returned != 0);
@@ -223,7 +223,7 @@ impl World {
     }
 
     pub(super) fn dealloc_mw(&mut self, mw: usize) {
-        // SAFETY: the window is live, and not used any more.
+        // SAFETY: the window is live, and no longer used.
         assert_eq!(unsafe { ffi::dealloc_mw(self.mws[mw].raw) }, 0, "ibv_dealloc_mw");
         self.mws.remove(mw);
     }
@@ -257,7 +257,7 @@ impl World {
 
     pub(super) fn destroy_channel(&mut self, channel: usize) {
         let is_used = self.cqs.live().any(|(_, it)| it.channel == Some(channel));
-        // SAFETY: the channel is live, and not used any more on success.
+        // SAFETY: the channel is live, and no longer used on success.
         let returned = unsafe { ffi::ibv_destroy_comp_channel(self.channels[channel].raw) };
         assert_eq!(returned, if is_used { EBUSY } else { 0 }, "ibv_destroy_comp_channel");
         self.summary.busy += u64::from(is_used);
@@ -303,7 +303,7 @@ impl World {
     pub(super) fn destroy_cq(&mut self, cq: usize) {
         self.acknowledge_of_cq(cq);
         let is_used = self.qps.live().any(|(_, it)| it.send_cq == cq || it.receive_cq == cq);
-        // SAFETY: the queue is live, and not used any more on success.
+        // SAFETY: the queue is live, and no longer used on success.
         let returned = unsafe { ffi::ibv_destroy_cq(self.cqs[cq].raw) };
         assert_eq!(returned, if is_used { EBUSY } else { 0 }, "ibv_destroy_cq");
         self.summary.busy += u64::from(is_used);
@@ -346,7 +346,7 @@ impl World {
     pub(super) fn destroy_srq(&mut self, srq: usize) {
         self.acknowledge_of_srq(srq);
         let is_used = self.qps.live().any(|(_, it)| it.srq == Some(srq));
-        // SAFETY: the queue is live, and not used any more on success.
+        // SAFETY: the queue is live, and no longer used on success.
         let returned = unsafe { ffi::ibv_destroy_srq(self.srqs[srq].raw) };
         assert_eq!(returned, if is_used { EBUSY } else { 0 }, "ibv_destroy_srq");
         self.summary.busy += u64::from(is_used);
@@ -356,7 +356,7 @@ impl World {
         }
     }
 
-    /// Removes requests that will not complete any more, and frees their places.
+    /// Removes requests that will never complete, and frees their places.
     pub(super) fn withdraw(&mut self, queue: Queue) {
         for Request { check, .. } in self.ledger.withdraw(queue) {
             self.free(&check);
@@ -565,13 +565,13 @@ impl World {
     pub(super) fn destroy_qp(&mut self, qp: usize) {
         self.acknowledge_of_qp(qp);
         match self.qps[qp].id {
-            // SAFETY: the queue pair belongs to the identifier, and is not used any more.
+            // SAFETY: the queue pair belongs to the identifier, and is no longer used.
             Some(id) => unsafe {
                 ffi::rdma_destroy_qp(self.ids[id].raw);
                 assert!((*self.ids[id].raw).qp.is_null(), "rdma_destroy_qp");
                 self.ids[id].qp = None;
             },
-            // SAFETY: the queue pair is live, and not used any more.
+            // SAFETY: the queue pair is live, and no longer used.
             None => unsafe {
                 assert_eq!(ffi::ibv_destroy_qp(self.qps[qp].raw), 0, "ibv_destroy_qp");
             },

@@ -131,7 +131,7 @@ fn system_calls_are_reads_and_writes() {
     fs::remove_file(&log).expect("the test owns the log");
     let seen = traced(&text);
     let mut table = String::from(
-        "system calls, a message                            writes     reads   in vain    memory    others\n",
+        "system calls per message                           writes     reads     empty    memory    others\n",
     );
     let mut others = Vec::new();
     for (number, work) in works().into_iter().enumerate() {

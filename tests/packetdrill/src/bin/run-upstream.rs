@@ -120,7 +120,7 @@ impl Options {
                     let value = arguments.next().ok_or(USAGE)?;
                     values.entry(argument).or_default().push(value);
                 }
-                _ => return Err(format!("{argument} is not understood\n{USAGE}")),
+                _ => return Err(format!("{argument}: unknown argument\n{USAGE}")),
             }
         }
         let one = |name: &str| values.get(name).and_then(|given| given.last()).cloned();
@@ -182,7 +182,7 @@ impl Known {
         })
     }
 
-    /// True if the line applies to the script. A directory stands for all scripts in it, `*` for all scripts.
+    /// True if the line applies to the script. A directory means all scripts in it, `*` for all scripts.
     fn is_of(&self, script: &str, mode: &str) -> bool {
         let script_fits = self.scripts == "*"
             || self.scripts == script
@@ -343,7 +343,7 @@ fn run(options: &Options, stage: &StubDirectory, script: &Path, flags: &str) -> 
     match status {
         Some(status) if status.success() => Ok(()),
         Some(_) => Err(said),
-        None => Err(format!("{said}\nno end within {} s", TIME_LIMIT.as_secs())),
+        None => Err(format!("{said}\nstill running after {} s", TIME_LIMIT.as_secs())),
     }
 }
 

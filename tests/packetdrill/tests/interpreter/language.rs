@@ -103,7 +103,7 @@ pub(crate) fn parse(text: &str) -> Result<Script, String> {
 }
 
 fn event(line: usize, text: &str) -> Result<Event, String> {
-    let (time, rest) = text.split_once([' ', '\t']).ok_or("a time and what happens then")?;
+    let (time, rest) = text.split_once([' ', '\t']).ok_or("a time and an event")?;
     let when = when(time)?;
     let rest = rest.trim();
     let action = if let Some(rest) = rest.strip_prefix("< ") {
@@ -120,7 +120,7 @@ fn event(line: usize, text: &str) -> Result<Event, String> {
 
 /// Converts seconds to microseconds.
 fn micros(text: &str) -> Result<i64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text} is no time"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("{text}: not a time"))?;
     Ok((seconds * 1e6).round() as i64)
 }
 
@@ -141,7 +141,7 @@ fn when(text: &str) -> Result<When, String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| format!("{text} is no number"))
+    text.trim().parse().map_err(|_| format!("{text}: not a number"))
 }
 
 fn packet(text: &str) -> Result<Packet, String> {
@@ -182,7 +182,7 @@ fn packet(text: &str) -> Result<Packet, String> {
     packet.seq = number(seq)?;
     packet.length = number(length.strip_suffix(')').ok_or("start:end(length)")?)?;
     if packet.seq.wrapping_add(packet.length) != number::<u32>(end)? {
-        return Err(format!("{range} does not add up"));
+        return Err(format!("{range}: start, end and length disagree"));
     }
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} has no value"))?;
@@ -218,7 +218,7 @@ fn option_list(text: &str) -> Result<Vec<Field>, String> {
 }
 
 fn call(text: &str) -> Result<Call, String> {
-    let (name, rest) = text.split_once('(').ok_or_else(|| format!("{text} is not understood"))?;
+    let (name, rest) = text.split_once('(').ok_or_else(|| format!("{text}: syntax error"))?;
     let (arguments, result) = rest.rsplit_once(") = ").ok_or("a call ends in `) = result`")?;
     // The errno's text in parentheses is a comment.
     let (arguments, result) = match arguments.rsplit_once(") = ") {
@@ -309,7 +309,7 @@ fn assertion(text: &str) -> Result<Vec<Comparison>, String> {
     let comparison = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
         let [name, operator, value] = words[..] else {
-            return Err(format!("{text} is no comparison"));
+            return Err(format!("{text}: not a comparison"));
         };
         if !["==", "!=", "<", "<=", ">", ">="].contains(&operator) {
             return Err(format!("{operator} is not known"));

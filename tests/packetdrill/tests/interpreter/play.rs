@@ -162,7 +162,7 @@ impl Player {
         let mut whole: Option<Live> = None;
         let mut piece = 0;
         loop {
-            let (at, bytes) = self.adapter.sniff().ok_or("no packet comes")?;
+            let (at, bytes) = self.adapter.sniff().ok_or("no packet received")?;
             let next = Live::read(&bytes)?;
             if next.flags & 0x12 == 0x02 {
                 self.local = next.source;
@@ -280,7 +280,7 @@ impl Player {
             let result = copy.make(&adapter);
             (result, adapter.time())
         });
-        let thread = receiver.recv().map_err(|_| "the call's thread is gone")?;
+        let thread = receiver.recv().map_err(|_| "the thread of the call exited")?;
         let call = Call {
             name: call.name.clone(),
             arguments: Vec::new(),
@@ -298,11 +298,11 @@ impl Player {
         let Some((handle, thread, until, call)) = self.background.take() else { return Ok(()) };
         while !handle.is_finished() {
             if is_asleep(thread) && !handle.is_finished() {
-                return Err(format!("{} still waits", call.name));
+                return Err(format!("{} is still blocked", call.name));
             }
             std::thread::yield_now();
         }
-        let (result, ended) = handle.join().map_err(|_| "the call's thread has panicked")?;
+        let (result, ended) = handle.join().map_err(|_| "the thread of the call panicked")?;
         let when = When { any: false, relative: false, from: until, to: until, until: None };
         self.check_time(when, ended - self.start)?;
         self.check_result(&call, result)

@@ -337,7 +337,7 @@ impl Campaign {
         }
         for OpenSeed { seed, note, .. } in &self.passed {
             wrong.push(format!(
-                "seed {seed} passes: take it off tests/campaign/open-seeds.txt ({note})"
+                "seed {seed} passes: remove it from tests/campaign/open-seeds.txt ({note})"
             ));
         }
         if wrong.is_empty() {

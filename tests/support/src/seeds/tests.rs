@@ -130,9 +130,9 @@ fn failing_open_seed_passes_and_is_listed() {
 
 #[test]
 fn passing_open_seed_fails_the_run() {
-    for open in ["sample | 5 | stuck | mended", "sample | 1005 | stuck | mended"] {
+    for open in ["sample | 5 | stuck | fixed", "sample | 1005 | stuck | fixed"] {
         let verdict = run(0..10, open).0.verdict().unwrap_err();
-        assert!(verdict.contains("passes: take it off"), "{verdict}");
+        assert!(verdict.contains("passes: remove it from"), "{verdict}");
     }
 }
 

@@ -46,7 +46,7 @@ impl Connection {
             counts.resets += 1;
             self.is_reset = true;
             let is_legal = rules.resets || self.is_closed();
-            return ensure(is_legal, Clause::Reset, || "nobody asked for it".into());
+            return ensure(is_legal, Clause::Reset, || "not requested".into());
         }
         self.judge_timestamps(time_ns, packet, rules)?;
         if packet.syn {
@@ -75,7 +75,7 @@ impl Connection {
         match packet {
             Packet { is_intact: false, .. } => Err(wrong("a checksum is wrong")),
             Packet { reserved: true, .. } => Err(wrong("a reserved bit is set")),
-            Packet { urg: true, .. } => Err(wrong("URG, and nobody sends urgent data")),
+            Packet { urg: true, .. } => Err(wrong("URG, but no urgent data is sent")),
             Packet { ack: None, syn: false, rst: false, .. } => Err(wrong("no ACK")),
             _ => Ok(()),
         }
@@ -114,7 +114,7 @@ impl Connection {
         }
         let Some(ack) = packet.ack else { return Ok(()) };
         if self.theirs.is_none_or(|theirs| ack != (theirs.isn as u32).wrapping_add(1)) {
-            return wrong(format!("acknowledges {ack}, which is no SYN of the peer's"));
+            return wrong(format!("acknowledges {ack}, not a SYN of the peer"));
         }
         let receiving = &mut self.receiving;
         receiving.acknowledged = unwrap(receiving.acknowledged, ack);
@@ -143,11 +143,9 @@ impl Connection {
             return Ok(Kind::Empty);
         }
         ensure(start >= una, Clause::Sequence, || {
-            format!("{start} is sent again, and up to {una} is acknowledged")
+            format!("{start} is retransmitted, but data up to {una} is acknowledged")
         })?;
-        ensure(start <= max, Clause::Sequence, || {
-            format!("nobody has sent {max}..{start} before")
-        })?;
+        ensure(start <= max, Clause::Sequence, || format!("{max}..{start} was not sent before"))?;
         self.judge_fin(packet, end)?;
         self.judge_content(packet, start, end)?;
         let is_probe = self.judge_peer_window(start, end)?;
@@ -194,7 +192,7 @@ impl Connection {
             }
             None if packet.fin && end < self.sending.max => {
                 let max = self.sending.max;
-                Err((Clause::Fin, format!("a FIN at {end}, before {max} that was sent")))
+                Err((Clause::Fin, format!("FIN at {end}, before {max}, which was sent")))
             }
             _ => Ok(()),
         }
@@ -224,7 +222,7 @@ impl Connection {
         }
         let is_closed = edge <= self.sending.una;
         ensure(is_closed && start == edge && end == start + 1, Clause::PeerWindow, || {
-            format!("bytes up to {end}, and the peer's window ends at {edge}")
+            format!("bytes up to {end}, beyond the peer's window at {edge}")
         })?;
         Ok(true)
     }
@@ -233,14 +231,14 @@ impl Connection {
         let bytes = packet.ip.bytes;
         if bytes > rules.mtu {
             return ensure(rules.super_segments, Clause::SegmentSize, || {
-                format!("a packet of {bytes} bytes")
+                format!("packet of {bytes} bytes")
             });
         }
         let default = MSS_DEFAULT[usize::from(packet.from.is_ipv6())];
         let mss = self.theirs.and_then(|syn| syn.mss).unwrap_or(default);
         let taken = packet.payload.len() + packet.option_bytes;
         ensure(rules.super_segments || taken <= usize::from(mss), Clause::SegmentSize, || {
-            format!("{taken} bytes of options and payload, and the peer's MSS is {mss}")
+            format!("{taken} bytes of options and payload, more than the peer's MSS of {mss}")
         })
     }
 
@@ -255,25 +253,25 @@ impl Connection {
         let before = (receiving.acknowledged, receiving.edge);
         let ack = unwrap(before.0, packet.ack.expect("judge_header checks ACK"));
         ensure(ack >= before.0, Clause::Acknowledgement, || {
-            format!("{ack}, after {} was acknowledged", before.0)
+            format!("{ack}, less than the {} acknowledged before", before.0)
         })?;
         ensure(ack <= receiving.next, Clause::Acknowledgement, || {
-            format!("{ack}, and only up to {} has come", receiving.next)
+            format!("{ack}, but only data up to {} was received", receiving.next)
         })?;
         let promise = receiving.promised.around(ack);
         ensure(promise.is_none(), Clause::Reneging, || {
-            format!("{ack} is missing, and SACK blocks had named {promise:?}")
+            format!("{ack} is missing, but SACK blocks contained {promise:?}")
         })?;
         receiving.promised.forget_below(ack);
         receiving.acknowledged = ack;
         let window = u64::from(packet.window) << agreed.our_scale;
         let unit = 1 << agreed.our_scale;
         ensure(window < rules.window_max + unit, Clause::WindowLimit, || {
-            format!("{window} bytes, and the limit is {}", rules.window_max)
+            format!("{window} bytes, more than the limit of {}", rules.window_max)
         })?;
         let edge = ack + window;
         ensure(edge + unit > before.1, Clause::RightEdge, || {
-            format!("left by {} bytes, and the unit is {unit}", before.1 - edge)
+            format!("moved left by {} bytes, more than the unit of {unit}", before.1 - edge)
         })?;
         receiving.edge = receiving.edge.max(edge);
         Ok((receiving.acknowledged, receiving.edge) == before)
@@ -290,7 +288,7 @@ impl Connection {
         ensure(
             expected.is_none_or(|expected| expected == packet.timestamps.is_some()),
             Clause::Timestamps,
-            || format!("agreed on: {expected:?}, sent: {:?}", packet.timestamps),
+            || format!("negotiated: {expected:?}, sent: {:?}", packet.timestamps),
         )?;
         let Some((value, echo)) = packet.timestamps else { return Ok(()) };
         let stamps = &mut self.stamps;
@@ -298,13 +296,13 @@ impl Connection {
         let before = stamps.last.replace(value).unwrap_or(value);
         let step = value.wrapping_sub(before).cast_signed();
         ensure(step >= 0, Clause::Timestamps, || {
-            format!("TSval goes back by {}", -i64::from(step))
+            format!("TSval decreases by {}", -i64::from(step))
         })?;
         let counted = u64::from(value.wrapping_sub(first));
         let passed = (time_ns - first_ns) / 1_000_000;
         let lag_ms = u64::try_from(rules.lag.as_millis()).unwrap_or(u64::MAX);
         ensure(counted.abs_diff(passed) <= CLOCK_SLACK_MS + lag_ms, Clause::Timestamps, || {
-            format!("TSval counts {counted} ms, and {passed} have passed")
+            format!("TSval advances by {counted} ms in {passed} ms")
         })?;
         self.judge_echo(packet, echo, rules.like_smoltcp)
     }
@@ -316,10 +314,10 @@ impl Connection {
         }
         let stamps = &mut self.stamps;
         let has_come = stamps.newest_arrived == Some(echo) || stamps.arrived.contains(&echo);
-        ensure(has_come, Clause::Echo, || format!("{echo} has never come"))?;
+        ensure(has_come, Clause::Echo, || format!("{echo} was never received"))?;
         let step = stamps.echoed.map_or(0, |before| echo.wrapping_sub(before).cast_signed());
         ensure(any || step >= 0, Clause::Echo, || {
-            format!("TSecr goes back by {}", -i64::from(step))
+            format!("TSecr decreases by {}", -i64::from(step))
         })?;
         stamps.echoed = Some(echo);
         Ok(())
@@ -331,7 +329,7 @@ impl Connection {
         }
         let wrong = |detail: String| Err((Clause::Sack, detail));
         if !agreed.sack {
-            return wrong("it was not agreed on".into());
+            return wrong("not negotiated".into());
         }
         let receiving = &mut self.receiving;
         let ack = receiving.acknowledged;
@@ -342,7 +340,7 @@ impl Connection {
             .collect();
         for (index, &(start, end)) in blocks.iter().enumerate() {
             if start >= end || end > receiving.edge {
-                return wrong(format!("{start}..{end}, and the window ends at {}", receiving.edge));
+                return wrong(format!("{start}..{end}, beyond the window at {}", receiving.edge));
             }
             // RFC 2883 §4: the first block may report a duplicate, below SEG.ACK or within the second.
             let second = blocks.get(1).copied().unwrap_or_default();
@@ -354,7 +352,7 @@ impl Connection {
                 return wrong(format!("{start}..{end} touches the acknowledged {ack}"));
             }
             if !receiving.arrived.covers(start, end) {
-                return wrong(format!("not all of {start}..{end} has come"));
+                return wrong(format!("not all of {start}..{end} was received"));
             }
             receiving.promised.insert(start, end);
         }
@@ -376,25 +374,25 @@ impl Connection {
         if !agreed.ecn {
             return match bits == NOT_ECT && !packet.ece && !packet.cwr {
                 true => Ok(()),
-                false => wrong("it was not agreed on"),
+                false => wrong("not negotiated"),
             };
         }
         // RFC 3168 §6.1.4 to §6.1.6.
         if bits == CE || bits != NOT_ECT && kind != Kind::New {
-            return wrong("ECN-capable, and no new data");
+            return wrong("ECN-capable without new data");
         }
         // Regardless of the cause of the reduction (§6.1.2).
         if packet.cwr && kind != Kind::New {
             return wrong("CWR without new data");
         }
         if packet.ece && !self.marks.ce_received {
-            return wrong("an echo of no mark");
+            return wrong("ECE without a mark");
         }
         let is_owed = self.marks.echo_due.is_some_and(|(since, end)| {
             since + lag_ns < time_ns && end <= self.receiving.acknowledged
         });
         if is_owed && !packet.ece {
-            return wrong("a mark has come, no CWR since, and no echo");
+            return wrong("ECE missing after a mark, without a CWR since");
         }
         Ok(())
     }

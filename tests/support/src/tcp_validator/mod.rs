@@ -1,7 +1,7 @@
 //! Validator: are the frames of a host those of one legal TCP stack.
 //!
 //! A [`Monitor`] observes the wire of a host: the frames sent and the frames received, in this order. It has no
-//! notion of stacks, engines or hand-overs. It checks from the peer's point of view, with all rules and the
+//! notion of stacks, engines or migrations. It checks from the peer's point of view, with all rules and the
 //! full history. A connection that changes stacks must pass like one that does not.
 //!
 //! The host is not bound by input that it may not have processed yet or may ignore. A received acknowledgment

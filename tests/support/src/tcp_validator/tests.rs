@@ -731,7 +731,7 @@ fn resets() {
     trace.monitor.rules.resets = true;
     trace.sent(ours("R", 1, 1, &[]));
     assert_eq!(trace.monitor.expect_legal("the forged host").resets, 1);
-    // A segment of a closed connection may cause an RST; one of an open connection may not.
+    // A segment of a closed connection may cause an RST; one of an open connection must not.
     let close = |trace: &mut Trace| {
         trace.received(theirs("F", 1, 1, &[]));
         trace.sent(ours("F", 1, 2, &[]));

@@ -72,7 +72,7 @@ fn run(capture: &Path, config: &Path, options: &[&str]) -> (String, String) {
     command.env("WIRESHARK_CONFIG_DIR", config);
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} ended with {}: {stderr}", output.status);
+    assert!(output.status.success(), "{command:?} exited with {}: {stderr}", output.status);
     let said = stderr.lines().filter(|line| !line.starts_with("Running as user"));
     let said = said.collect::<Vec<_>>().join("\n");
     (String::from_utf8(output.stdout).expect("tshark prints UTF-8"), said)

@@ -19,7 +19,7 @@ use crate::{
 
 /// Converts the program's parameters of a connection.
 unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
-    // SAFETY: the program gives null or parameters, whose data are as long as they say.
+    // SAFETY: the program passes null or parameters, with data of the given length.
     unsafe {
         let Some(param) = copied(param) else { return ConnectParameters::default() };
         let reads = |given: u8, all: u32| (u32::from(given) != all).then_some(given);
@@ -43,7 +43,7 @@ unsafe fn qp_of(
     device: &'static Device,
     param: *const rdma_conn_param,
 ) -> Result<Arc<Qp>, Errno> {
-    // SAFETY: the program's pointers are one of an identifier, and null or parameters.
+    // SAFETY: the program passes pointers to an identifier, and null or parameters.
     unsafe {
         if !(*id).qp.is_null() {
             return Ok(qp::of((*id).qp)?.clone());
@@ -57,20 +57,20 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     id: *mut rdma_cm_id,
     param: *mut rdma_conn_param,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let qp = qp_of(id, state.id.device(), param)?;
         state.id.connect(&qp, &parameters(param))
     });
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }
 }
 
 /// Has no effect on iWARP, which has no second step of establishment. Valid only for an identifier without a queue pair
 /// of its own.
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     guard::done(|| unsafe {
         of(id)?;
         if (*id).qp.is_null() { Ok(()) } else { Err(Errno(libc::EINVAL)) }
@@ -81,13 +81,13 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     id: *mut rdma_cm_id,
     param: *mut rdma_conn_param,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let qp = qp_of(id, state.id.device(), param)?;
         state.id.accept(&qp, &parameters(param))
     });
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }
 }
 
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe {
         let data = match data.is_null() {
             true => &[][..],
@@ -116,13 +116,13 @@ pub(crate) extern "C" fn rdma_reject_ece(
 
 /// Has no effect, since the adapter detects the events that a program may report.
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_event_type) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     guard::done(|| unsafe { of(id) }.map(|_| ()))
 }
 
 pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     let begun = guard::done(|| unsafe { of(id)?.id.disconnect() });
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }
 }

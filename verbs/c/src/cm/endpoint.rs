@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     let is_synchronous = guard::done(|| unsafe {
         let state = of(listen)?;
         if !state.is_synchronous.load(Ordering::Relaxed) {
@@ -43,11 +43,11 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
         return -1;
     }
     let mut event = ptr::null_mut();
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     if unsafe { rdma_get_cm_event((*listen).channel, &raw mut event) } != 0 {
         return -1;
     }
-    // SAFETY: the event was made just now.
+    // SAFETY: the event was created above.
     guard::done(|| unsafe {
         let child = (*event).id;
         let taken = (|| {
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     let mut made = ptr::null_mut();
     let mut is_passive = false;
     let begun = guard::done(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe {
             let res = copied(res).ok_or(Errno(libc::EINVAL))?;
             let ps = rdma_port_space(res.ai_port_space as u32);
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
             show(made)
         }
     });
-    // SAFETY: as the program says; the identifier was made above.
+    // SAFETY: guaranteed by the program; the identifier was created above.
     unsafe {
         let mut result = begun;
         if result == 0 && !is_passive {
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe {
         rdma_destroy_qp(id);
         rdma_destroy_srq(id);

@@ -51,7 +51,7 @@ pub(super) struct Endpoint {
     pub(super) attr: ibv_qp_init_attr,
 }
 
-// SAFETY: the pointers are the program's and only handed on.
+// SAFETY: the pointers are the program's, and are only passed on.
 unsafe impl Send for Endpoint {}
 
 /// Maximum of a timeout exponent, which has five bits.
@@ -102,7 +102,7 @@ pub(super) unsafe fn create(
     let space = if ps == RDMA_PS_TCP { PortSpace::Tcp } else { PortSpace::Other };
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { channel::make()? } else { channel };
-    // SAFETY: the program's pointer is one of a channel; or it was made just now.
+    // SAFETY: the program passes a pointer to a channel, or it was created above.
     let events = unsafe { channel::events(channel) }?;
     inherit::take_over(&events)?;
     let id = Id::new(device, space, events)?;
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     ps: rdma_port_space,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe {
         id.write_unaligned(create(channel, context, ps)?);
         Ok(())
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 
 /// Returns the identifier of the program's pointer.
 pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdFields, Errno> {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     let state = unsafe { IdObject::of(id) }?;
     if !state.id.is_own() {
         // An identifier with a connection remains the parent's: its calls return ENODEV, and it can be destroyed.
@@ -135,7 +135,7 @@ pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdFields, Errno> 
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     guard::done(|| {
-        // SAFETY: the program's pointer is one of an identifier, which it does not use any more.
+        // SAFETY: the program passes a pointer to an identifier, which it no longer uses.
         unsafe {
             let state = IdObject::of(id)?;
             acknowledge_own(id)?;
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 /// Acknowledges the event of the last call of a synchronous identifier.
 pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     unsafe {
         let event = ptr::replace(&raw mut (*id).event, ptr::null_mut());
         if !event.is_null() {
@@ -177,7 +177,7 @@ fn default_pd(device: &'static Device) -> Result<*mut ibv_pd, Errno> {
 
 /// Writes the addresses of an identifier, and its device if it has one, to the program's structure.
 pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the program's pointer is one of an identifier, whose addresses it does not read meanwhile.
+    // SAFETY: the program passes a pointer to an identifier, whose addresses it does not read meanwhile.
     unsafe {
         let state = of(id)?;
         let (local, remote) = state.id.addresses();
@@ -203,12 +203,12 @@ pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// # Safety
 /// As [`address::read`].
 pub(super) unsafe fn bind(state: &IdFields, address: *const sockaddr) -> Result<(), Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     state.id.bind(unsafe { address::read(address) }?)
 }
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe {
         bind(of(id)?, addr)?;
         show(id)
@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     dst: *mut sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let source = if src.is_null() { None } else { Some(address::read(src)?) };
@@ -229,7 +229,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
         (*id).route.addr.dst_storage = address::storage(destination);
         state.id.resolve_address(source, destination)
     });
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }
 }
 
@@ -240,14 +240,14 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
     id: *mut rdma_cm_id,
     _timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     let begun = guard::done(|| unsafe { of(id)?.id.resolve_route() });
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }
 }
 
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     guard::done(|| unsafe {
         of(id)?.id.listen(backlog)?;
         show(id)
@@ -260,7 +260,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
         return begun;
     }
     let mut is_synchronous = false;
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     let prepared = guard::done(|| unsafe {
         is_synchronous = of(id)?.is_synchronous.load(Ordering::Relaxed);
         if is_synchronous { acknowledge_own(id) } else { Ok(()) }
@@ -342,7 +342,7 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
 }
 
 pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
-    // SAFETY: the program's pointer is one of an event that it has taken.
+    // SAFETY: the program passes a pointer to an event that it has taken.
     unsafe {
         let owner = EventObject::of(event)?.owner().clone();
         EventObject::remove(event);
@@ -352,7 +352,7 @@ pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno>
 }
 
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe { acknowledge(event) })
 }
 
@@ -377,7 +377,7 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 }
 
 /// Options of identifiers. The type of service is accepted without an effect. `ibv_query_qp` returns the
-/// acknowledgement timeout; the timeouts of TCP are those of the kernel.
+/// acknowledgment timeout; the timeouts of TCP are those of the kernel.
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,
@@ -386,7 +386,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     length: usize,
 ) -> c_int {
     guard::done(|| {
-        // SAFETY: the program's pointer is one of an identifier.
+        // SAFETY: the program passes a pointer to an identifier.
         let state = unsafe { of(id) }?;
         if level != RDMA_OPTION_ID {
             return Err(Errno(libc::ENOSYS));
@@ -403,7 +403,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
             RDMA_OPTION_ID_AFONLY => Ok(state.id.set_family_only(switch()?)?),
             RDMA_OPTION_ID_TOS if length >= 1 => Ok(()),
             RDMA_OPTION_ID_ACK_TIMEOUT if length >= 1 && !value.is_null() => {
-                // SAFETY: the program's value has as many bytes, and its queue pair is there or null.
+                // SAFETY: the program's value has this many bytes, and its queue pair exists or is null.
                 unsafe {
                     let timeout = value.cast::<u8>().read();
                     if timeout > ACK_TIMEOUT_MAX {
@@ -426,7 +426,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     channel: *mut rdma_event_channel,
 ) -> c_int {
     guard::done(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe {
             let state = of(id)?;
             let is_synchronous = channel.is_null();
@@ -449,7 +449,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     guard::done(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe {
             of(id)?;
             if attr.is_null() {

@@ -23,7 +23,7 @@ unsafe fn make_cq(
     id: *mut rdma_cm_id,
     entries: u32,
 ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
-    // SAFETY: as the caller says; the channel was made just now.
+    // SAFETY: guaranteed by the caller; the channel was created above.
     unsafe {
         let channel = cq::make_channel((*id).verbs)?;
         match cq::create((*id).verbs, entries.max(1), id.cast(), channel) {
@@ -38,7 +38,7 @@ unsafe fn make_cq(
 
 /// Destroys the completion queues that [`make_cq`] has created.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: the program's pointer is one of an identifier.
+    // SAFETY: the program passes a pointer to an identifier.
     unsafe {
         let queues = [&raw mut (*id).send_cq, &raw mut (*id).recv_cq];
         for queue in queues.map(|place| ptr::replace(place, ptr::null_mut())) {
@@ -57,7 +57,7 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 
 /// Creates the queue pair of an identifier.
 unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: the program's pointers are one of an identifier, and of what the attributes name.
+    // SAFETY: the program passes pointers to an identifier and to the objects in the attributes.
     unsafe {
         let state = of(id)?;
         if (*id).verbs.is_null() || !(*id).qp.is_null() {
@@ -115,7 +115,7 @@ pub(super) unsafe fn create_plain_qp(
         extended.comp_mask = IBV_QP_INIT_ATTR_PD;
         extended.pd = pd;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { create_qp(id, &mut extended) }?;
     attr.send_cq = extended.send_cq;
     attr.recv_cq = extended.recv_cq;
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe {
         let mut given = copied(attr).ok_or(Errno(libc::EINVAL))?;
         create_plain_qp(id, pd, &mut given)?;
@@ -141,13 +141,13 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe { create_qp(id, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of an identifier.
+        // SAFETY: the program passes a pointer to an identifier.
         unsafe {
             let made = ptr::replace(&raw mut (*id).qp, ptr::null_mut());
             if !made.is_null() {
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe {
         of(id)?;
         if (*id).verbs.is_null() || !(*id).srq.is_null() {
@@ -180,7 +180,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::done(|| unsafe {
         of(id)?;
         let attr = attr.as_mut().ok_or(Errno(libc::EINVAL))?;
@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of an identifier.
+        // SAFETY: the program passes a pointer to an identifier.
         unsafe {
             let made = ptr::replace(&raw mut (*id).srq, ptr::null_mut());
             if !made.is_null() {

@@ -94,16 +94,16 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// The pointer is of a queue pair that was created for requests under construction.
+/// The pointer refers to a queue pair that was created for requests under construction.
 unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> Result<MutexGuard<'a, Building>, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let building = unsafe { QpObject::of(qp) }?.building.as_ref().ok_or(Errno(libc::EINVAL))?;
     Ok(building.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of such a queue pair.
+        // SAFETY: the program passes a pointer to such a queue pair.
         if let Ok(mut building) = unsafe { building(qp) } {
             *building = Building::default();
         }
@@ -111,14 +111,14 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { wr_start(qp) }
 }
 
 /// Adds a request, whose data the next call sets.
 fn add(qp: *mut ibv_qp_ex, operation: Operation) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of such a queue pair.
+        // SAFETY: the program passes a pointer to such a queue pair.
         let (building, wr_id, flags) = unsafe { (building(qp), (*qp).wr_id, (*qp).wr_flags) };
         if let Ok(mut building) = building {
             let payload = Payload::Registered(Vec::new());
@@ -130,7 +130,7 @@ fn add(qp: *mut ibv_qp_ex, operation: Operation) {
 /// Sets the data of the last request.
 fn set(qp: *mut ibv_qp_ex, payload: Payload) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of such a queue pair.
+        // SAFETY: the program passes a pointer to such a queue pair.
         if let Ok(mut building) = unsafe { building(qp) } {
             match building.requests.last_mut() {
                 Some(last) => last.payload = payload,
@@ -142,7 +142,7 @@ fn set(qp: *mut ibv_qp_ex, payload: Payload) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     guard::status(|| {
-        // SAFETY: the program's pointer is one of such a queue pair.
+        // SAFETY: the program passes a pointer to such a queue pair.
         let (state, built) = unsafe { (QpObject::of(qp)?, std::mem::take(&mut *building(qp)?)) };
         if let Some(error) = built.error {
             return Err(error);
@@ -205,7 +205,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, key: u32, address: 
 /// Fails the post: requests cannot invalidate regions and windows of type 1.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _key: u32) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is one of such a queue pair.
+        // SAFETY: the program passes a pointer to such a queue pair.
         if let Ok(mut building) = unsafe { building(qp) } {
             building.error = Some(Errno(libc::EINVAL));
         }
@@ -217,7 +217,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, address: u64, len
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the program gives so many.
+    // SAFETY: the program passes this many.
     let entries = (0..count).map(|at| unsafe { list.add(at).read_unaligned() });
     let sge = |ibv_sge { addr, length, lkey }| Sge { address: addr, length, token: lkey };
     set(qp, Payload::Registered(entries.map(sge).collect()));
@@ -227,14 +227,14 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 /// `length` bytes are readable.
 unsafe fn append(into: &mut Vec<u8>, address: *const c_void, length: usize) {
     if length > 0 {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         into.extend_from_slice(unsafe { std::slice::from_raw_parts(address.cast(), length) });
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
     let mut data = Vec::new();
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     unsafe { append(&mut data, address, length) };
     set(qp, Payload::Inline(data));
 }
@@ -246,7 +246,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ) {
     let mut data = Vec::new();
     for at in 0..count {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe {
             let ibv_data_buf { addr, length } = list.add(at).read_unaligned();
             append(&mut data, addr, length);

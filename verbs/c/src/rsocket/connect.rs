@@ -21,7 +21,7 @@ unsafe fn given(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, 
     if (length as usize) < size_of::<libc::sa_family_t>() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: the program gives so many bytes.
+    // SAFETY: the program passes this many bytes.
     let family = c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() });
     let needed = match family {
         AF_INET => size_of::<sockaddr_in>(),
@@ -31,7 +31,7 @@ unsafe fn given(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, 
     if (length as usize) < needed {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: it is as long as its family says.
+    // SAFETY: it has the length of its family.
     unsafe { address::read(addr) }
 }
 
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn rbind(
 ) -> c_int {
     guard::done(|| {
         let socket = table::find(socket)?;
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         socket.bind(unsafe { given(addr, length) }?)
     })
 }
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn raccept(
         if !addr.is_null()
             && let Ok(peer) = accepted.peer_address()
         {
-            // SAFETY: as the program says.
+            // SAFETY: guaranteed by the program.
             unsafe { write_address(peer, addr, length) }?;
         }
         let is_nonblocking = listener.is_nonblocking();
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn rconnect(
 ) -> c_int {
     guard::done(|| {
         let socket = table::find(socket)?;
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         socket.connect(unsafe { given(addr, length) }?)
     })
 }

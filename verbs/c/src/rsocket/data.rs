@@ -30,7 +30,7 @@ unsafe fn pieces<'a>(pieces: *const iovec, count: usize) -> Result<Vec<&'a iovec
     if pieces.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    // SAFETY: the program gives so many.
+    // SAFETY: the program passes this many.
     let all = unsafe { slice::from_raw_parts(pieces, count) };
     let total = all.iter().try_fold(0_usize, |total, piece| total.checked_add(piece.iov_len));
     if total.is_none_or(|total| isize::try_from(total).is_err()) {
@@ -53,7 +53,7 @@ unsafe fn receive(
     if flags & MSG_OOB != 0 {
         return Err(Errno(EOPNOTSUPP));
     }
-    // SAFETY: as the caller says; the program does not use the memory meanwhile.
+    // SAFETY: guaranteed by the caller; the program does not use the memory meanwhile.
     let mut into: Vec<_> = unsafe {
         let pieces = pieces(vector, count)?;
         pieces
@@ -75,7 +75,7 @@ unsafe fn send(
     if flags & MSG_OOB != 0 {
         return Err(Errno(EOPNOTSUPP));
     }
-    // SAFETY: as the caller says; the program does not change the memory meanwhile.
+    // SAFETY: guaranteed by the caller; the program does not change the memory meanwhile.
     let from: Vec<_> = unsafe {
         let pieces = pieces(vector, count)?;
         pieces
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn rrecv(
     length: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::bytes(|| unsafe { receive(socket, &one(buffer, length), 1, flags) })
 }
 
@@ -109,11 +109,11 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     from_length: *mut socklen_t,
 ) -> isize {
     guard::bytes(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         let count = unsafe { receive(socket, &one(buffer, length), 1, flags) }?;
         if !from.is_null() && count > 0 {
             let peer = table::find(socket)?.peer_address()?;
-            // SAFETY: as the program says.
+            // SAFETY: guaranteed by the program.
             unsafe { write_address(peer, from, from_length) }?;
         }
         Ok(count)
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C" fn rrecvmsg(
     flags: c_int,
 ) -> isize {
     guard::bytes(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe {
             let message = message.as_mut().ok_or(Errno(libc::EFAULT))?;
             let count = receive(socket, message.msg_iov, message.msg_iovlen, flags)?;
@@ -139,14 +139,14 @@ pub(crate) unsafe extern "C" fn rrecvmsg(
 }
 
 pub(crate) unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: usize) -> isize {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::bytes(|| unsafe { receive(socket, &one(buffer, length), 1, 0) })
 }
 
 pub(crate) unsafe extern "C" fn rreadv(socket: c_int, vector: *const iovec, count: c_int) -> isize {
     guard::bytes(|| {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe { receive(socket, vector, count, 0) }
     })
 }
@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn rsend(
     length: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::bytes(|| unsafe { send(socket, &one(buffer, length), 1, flags) })
 }
 
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn rsendto(
             table::find(socket)?;
             return Err(Errno(libc::EISCONN));
         }
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe { send(socket, &one(buffer, length), 1, flags) }
     })
 }
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn rsendmsg(
     flags: c_int,
 ) -> isize {
     guard::bytes(|| {
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe {
             let message = message.as_ref().ok_or(Errno(libc::EFAULT))?;
             if !message.msg_control.is_null() && message.msg_controllen > 0 {
@@ -201,7 +201,7 @@ pub(crate) unsafe extern "C" fn rwrite(
     buffer: *const c_void,
     length: usize,
 ) -> isize {
-    // SAFETY: as the program says.
+    // SAFETY: guaranteed by the program.
     guard::bytes(|| unsafe { send(socket, &one(buffer, length), 1, 0) })
 }
 
@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn rwritev(
 ) -> isize {
     guard::bytes(|| {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe { send(socket, vector, count, 0) }
     })
 }
@@ -260,7 +260,7 @@ pub(crate) unsafe extern "C" fn riowrite(
     guard::bytes(|| {
         let socket = table::find(socket)?;
         let piece = one(buffer, length);
-        // SAFETY: as the program says; it does not change the memory meanwhile.
+        // SAFETY: guaranteed by the program; it does not change the memory during the call.
         let data = unsafe {
             match pieces(ptr::from_ref(&piece), 1)?.first() {
                 Some(piece) => slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len),

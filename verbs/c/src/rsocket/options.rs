@@ -56,7 +56,7 @@ unsafe fn number(value: *const c_void, length: socklen_t) -> Result<c_int, Errno
     if value.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    // SAFETY: the program gives so many bytes.
+    // SAFETY: the program passes this many bytes.
     Ok(unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 ) -> c_int {
     guard::done(|| {
         let socket = table::find(descriptor)?;
-        // SAFETY: the program gives so many bytes.
+        // SAFETY: the program passes this many bytes.
         let number = || unsafe { number(value, length) };
         // SAFETY: the program's arguments.
         let keep = || unsafe { keep(descriptor, level, name, value, length) };
@@ -174,7 +174,7 @@ unsafe fn write_value(
     if length.is_null() || value.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    // SAFETY: the program gives as much room as it says.
+    // SAFETY: the program passes a buffer of the given size.
     unsafe {
         let count = octets.len().min(*length as usize);
         ptr::copy_nonoverlapping(octets.as_ptr(), value.cast(), count);
@@ -214,10 +214,10 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
             (SOL_RDMA, RDMA_INLINE) => wide(options.inline),
             (SOL_RDMA, RDMA_IOMAPSIZE) => options.iomap_entries.into(),
             // No path records.
-            // SAFETY: the program gives as much room as it says.
+            // SAFETY: the program passes a buffer of the given size.
             (SOL_RDMA, RDMA_ROUTE) => return unsafe { write_value(value, length, &[]) },
             (IPPROTO_TCP, TCP_INFO) => {
-                // SAFETY: the program gives as much room as it says.
+                // SAFETY: the program passes a buffer of the given size.
                 return unsafe { write_value(value, length, &tcp_info(&socket)) };
             }
             (SOL_SOCKET, SO_REUSEADDR | SO_KEEPALIVE | SO_TYPE | SO_DOMAIN | SO_PROTOCOL)
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
             _ if is_kept(level, name) => return kernel(descriptor, level, name, value, length),
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         };
-        // SAFETY: the program gives as much room as it says.
+        // SAFETY: the program passes a buffer of the given size.
         unsafe { write_value(value, length, &number.to_ne_bytes()) }
     })
 }

@@ -94,7 +94,7 @@ impl<'a> Watched<'a> {
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let descriptors = self.kernel.as_mut_ptr();
-        // SAFETY: there are so many, and the time is null or a time.
+        // SAFETY: the array has this many entries, and the time is null or a time.
         let found = unsafe {
             libc::ppoll(descriptors, self.kernel.len() as libc::nfds_t, time, std::ptr::null())
         };
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn rpoll(
         if count == 0 || descriptors.is_null() {
             return Ok(0);
         }
-        // SAFETY: the program gives so many.
+        // SAFETY: the program passes this many.
         let all = unsafe { std::slice::from_raw_parts_mut(descriptors, count) };
         let Some(mut watched) = Watched::new(all) else { return Ok(0) };
         is_mixed = true;
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn rpoll(
 
 /// Returns true if a descriptor is in a set.
 unsafe fn has(set: *const fd_set, fd: c_int) -> bool {
-    // SAFETY: as the caller says; the descriptor is below FD_SETSIZE.
+    // SAFETY: guaranteed by the caller; the descriptor is below FD_SETSIZE.
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn rselect(
         }
         let mut all = Vec::new();
         for fd in 0..count {
-            // SAFETY: the program gives sets, or null.
+            // SAFETY: the program passes sets, or null.
             let wanted = unsafe { [has(read, fd), has(write, fd), has(except, fd)] };
             let events = [POLLIN, POLLOUT, POLLPRI];
             let events = wanted.iter().zip(events).filter(|(is, _)| **is);
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn rselect(
             }
         }
         let begun = Instant::now();
-        // SAFETY: the program gives a time, or null.
+        // SAFETY: the program passes a time, or null.
         let time = unsafe { timeout.as_ref() }.map(|time| {
             let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno(libc::EINVAL))?;
             let micros = u64::try_from(time.tv_usec).map_err(|_| Errno(libc::EINVAL))?;
@@ -223,7 +223,7 @@ pub(crate) unsafe extern "C" fn rselect(
             (write, POLLOUT, POLLOUT | POLLERR),
             (except, POLLPRI, POLLPRI),
         ] {
-            // SAFETY: the program gives a set, or null.
+            // SAFETY: the program passes a set, or null.
             let Some(set) = (unsafe { set.as_mut() }) else { continue };
             // SAFETY: zero octets are an empty set.
             *set = unsafe { mem::zeroed() };
@@ -235,7 +235,7 @@ pub(crate) unsafe extern "C" fn rselect(
                 }
             }
         }
-        // SAFETY: the program gives a time, or null. As select(2) it tells what is left.
+        // SAFETY: the program passes a time, or null. As with select(2), the remaining time is written.
         if let (Some(left), Some(time)) = (unsafe { timeout.as_mut() }, time) {
             let rest = time.saturating_sub(begun.elapsed());
             left.tv_sec = rest.as_secs().try_into().unwrap_or(libc::time_t::MAX);

@@ -59,7 +59,7 @@ pub(super) unsafe fn write_address(
     }
     let size = if from.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
     let stored = address::storage(from);
-    // SAFETY: the program gives as much room as it says.
+    // SAFETY: the program passes a buffer of the given size.
     unsafe {
         let count = size.min(*length as usize);
         if count > 0 && addr.is_null() {
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
 ) -> c_int {
     guard::done(|| {
         let peer = table::find(socket)?.peer_address()?;
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe { write_address(peer, addr, length) }
     })
 }
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
 ) -> c_int {
     guard::done(|| {
         let local = table::find(socket)?.local_address();
-        // SAFETY: as the program says.
+        // SAFETY: guaranteed by the program.
         unsafe { write_address(local, addr, length) }
     })
 }

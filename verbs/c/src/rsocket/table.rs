@@ -54,7 +54,7 @@ fn inode(descriptor: c_int) -> Option<u64> {
     if descriptor < 0 {
         return None;
     }
-    // SAFETY: it is only asked about, and may be closed.
+    // SAFETY: it is only queried, and may be closed.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     fstat(borrowed).ok().map(|stat| stat.st_ino)
 }

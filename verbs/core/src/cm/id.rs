@@ -553,7 +553,7 @@ impl Id {
     }
 
     /// Destroys the identifier: resets the connection, rejects the request, closes the listener. Withdraws events that
-    /// the program has not taken, and waits for the acknowledgement of those that it has.
+    /// the program has not taken, and waits for the acknowledgment of those that it has.
     ///
     /// # Errors
     /// As [`Device::check`].

@@ -1,8 +1,8 @@
 //! Established connection: both halves of its stream, mapped buffers, end.
 //!
 //! Each direction ends separately. A peer that shuts down sends a message after its data. A peer that disappears
-//! without one (killed process, lost host, Terminate) has reset the connection, even if TCP ends in order: data that it
-//! accepted from its program may be missing.
+//! without one (killed process, lost host, Terminate) has reset the connection, even if TCP closes normally: data that
+//! it accepted from its program may be missing.
 
 use std::collections::VecDeque;
 

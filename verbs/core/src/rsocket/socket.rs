@@ -348,7 +348,7 @@ impl Socket {
         spare.map_or_else(Waker::new, Ok)
     }
 
-    /// Returns a waker, which no rsocket has any more, for later use.
+    /// Returns a waker, which no rsocket uses, for later use.
     pub fn put_back(&self, waker: Arc<Waker>) {
         let mut spare = lock(&self.spare);
         if spare.is_empty() && waker.reset() {

@@ -48,7 +48,9 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ConnectionData => "private data: expected rsocket version 1",
-            Self::Message => "message: unknown kind, wrong length, or sent after the end of the stream",
+            Self::Message => {
+                "message: unknown kind, wrong length, or sent after the end of the stream"
+            }
             Self::BytesNotGranted => "message: more bytes than granted",
             Self::NoCredit => "message: more messages than credits",
             Self::Entry => "memory entry: address overflow, or more entries than slots",
@@ -147,7 +149,7 @@ impl Entry {
 pub(super) struct IomapEntry {
     /// Offset of the first byte.
     pub(super) offset: u64,
-    /// Buffer; empty if it is not mapped any more.
+    /// Buffer; empty if it is no longer mapped.
     pub(super) memory: Entry,
 }
 

@@ -33,7 +33,7 @@ fn reordering_opens_reordering_window() {
     }
 }
 
-// Step 3: blocks are sent newest first: blocks missed by a lost acknowledgement are no reordering.
+// Step 3: blocks are sent newest first: blocks missed by a lost acknowledgment are no reordering.
 #[test]
 fn lost_acknowledgement_is_no_reordering() {
     let mut bench = flight(true);
@@ -44,7 +44,7 @@ fn lost_acknowledgement_is_no_reordering() {
     assert_eq!(bench.tcp.info(bench.now).reord_seen, 1);
 }
 
-// Step 2: an acknowledgement faster than any RTT is for the original, so it does not mark data sent with the
+// Step 2: an acknowledgment faster than any RTT is for the original, so it does not mark data sent with the
 // retransmission lost.
 #[test]
 fn fast_acknowledgement_is_for_original() {

@@ -279,5 +279,5 @@ fn ends() {
     assert_eq!((bench.windows(), bench.regions.windows.len()), (0, 1));
     let prepared = bench.regions.prepare_bind(bench.users[0].pd, bench.all(two)).unwrap();
     bench.regions.remove_window(two);
-    assert!(!bench.regions.bind(bench.users[0], prepared), "it is gone");
+    assert!(!bench.regions.bind(bench.users[0], prepared), "it was removed");
 }

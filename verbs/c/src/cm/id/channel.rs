@@ -48,9 +48,9 @@ pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
 /// Returns the private part of a channel. EBADF: it was destroyed.
 ///
 /// # Safety
-/// The pointer is null, or of a channel that is open or among the last [`DESTROYED_MAX`] destroyed ones.
+/// The pointer is null, or refers to a channel that is open or among the last [`DESTROYED_MAX`] destroyed ones.
 pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<EventChannel>, Errno> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let own = unsafe { EventChannelObject::of(channel) }?;
     match &*own.lock().unwrap_or_else(PoisonError::into_inner) {
         ChannelState::Open(channel) => Ok(channel.clone()),
@@ -61,9 +61,9 @@ pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<Even
 /// Frees a channel.
 ///
 /// # Safety
-/// The pointer is of a channel that is not used any more.
+/// The pointer refers to a channel that is no longer used.
 pub(super) unsafe fn remove(channel: *mut rdma_event_channel) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { EventChannelObject::remove(channel) };
 }
 
@@ -73,9 +73,9 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     guard::nothing(|| {
-        // SAFETY: the program's pointer is null or one of a channel.
+        // SAFETY: the program passes null or a pointer to a channel.
         let Ok(own) = (unsafe { EventChannelObject::of(channel) }) else { return };
-        // SAFETY: as above; a reader that comes too late finds the old or the new descriptor.
+        // SAFETY: as above; a late reader reads the old or the new descriptor.
         unsafe { ptr::write_volatile(&raw mut (*channel).fd, -1) };
         *own.lock().unwrap_or_else(PoisonError::into_inner) =
             ChannelState::Destroyed(thread::current().id());
@@ -101,7 +101,7 @@ const OUTLAST_STEP: Duration = Duration::from_millis(10);
 /// # Safety
 /// As for [`events`].
 unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
-    // SAFETY: the C library gives each thread a valid place for its errno.
+    // SAFETY: the C library returns a valid pointer to the errno of the thread.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: as for the caller.
     let is_held = unsafe { EventChannelObject::of(channel) }.is_ok_and(|own| {
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         guard::set_errno(Errno(libc::EINVAL));
         return -1;
     }
-    // SAFETY: the program's pointer is one of a channel.
+    // SAFETY: the program passes a pointer to a channel.
     let own = guard::event(|| unsafe {
         // A destroyed channel has no descriptor.
         events(channel).map_or(Ok(0), |channel| {
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
             // SAFETY: as above.
             return unsafe { fail(channel) };
         }
-        // SAFETY: as above; the program gives a place for the event.
+        // SAFETY: as above; the program passes writable memory for the event.
         let taken = guard::event(|| unsafe {
             let Some(taken) = events(channel)?.take()? else { return Ok(0) };
             event.write_unaligned(deliver(taken)?);

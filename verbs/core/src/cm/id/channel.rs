@@ -64,7 +64,7 @@ impl Event {
         }
     }
 
-    /// Returns the identifier whose destruction waits for the acknowledgement.
+    /// Returns the identifier whose destruction waits for the acknowledgment.
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
