@@ -92,7 +92,7 @@ impl Sending {
 fn gives_up(flue: &mut Process, begin: Instant) {
     flue.expect_line(NO_ANSWER, GIVES_UP);
     let took = begin.elapsed();
-    assert!(took >= TRIES, "flue gave up after {took:?}");
+    assert!(took >= TRIES, "flue timed out after {took:?}");
     flue.expect_exit(1, START);
 }
 

@@ -215,7 +215,7 @@ fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
     flue.expect_exit(0, START);
     peer.finish().assert_received(Stream::new(FLUE_SEED).digest(bytes));
     let [down, up] = moved;
-    eprintln!("moved down {down} times and up {up} times in {bytes} bytes each way");
+    eprintln!("offloaded {down} times and uploaded {up} times in {bytes} bytes in each direction");
     check_capture(&capture, down, up);
     moved
 }

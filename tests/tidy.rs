@@ -624,7 +624,8 @@ fn the_chimneys_document_has_every_status_and_its_tests() {
         };
         let tests = quoted(tests);
         if tests.is_empty() != (given_by == "nothing") {
-            writeln!(findings, "{file}: {name} is given by {given_by}; tests: {tests:?}").unwrap();
+            writeln!(findings, "{file}: {name} is returned by {given_by}; tests: {tests:?}")
+                .unwrap();
         }
         for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
             writeln!(findings, "{file}: {name}: test not found: {test}").unwrap();

@@ -104,7 +104,7 @@ flue_test_support::tests! { NEEDS;
     duplicates => {
         let Seen { wire, right, .. } = between_kernels("--ab dup=2", RIGHT_V4, 8 * MIB, 0);
         let (doubled, told) = (wire.to_right("duplicated"), right.counter("TcpExtTCPDSACKOldSent"));
-        assert!(doubled > 50 && told * 2 >= doubled, "{doubled} doubled, {told} told");
+        assert!(doubled > 50 && told * 2 >= doubled, "{doubled} duplicated, {told} reported");
     };
     reordering => {
         let Seen { wire, right, .. } = between_kernels("--ab reorder=1", RIGHT_V4, 8 * MIB, 0);

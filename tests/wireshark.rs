@@ -39,7 +39,7 @@ const KNOWN_FAULTS: &[(&str, &str)] = &[
     ("Terminate 0/1/ff", TAGGED_HEADER),
 ];
 const TAGGED_HEADER: &str =
-    "the header of a protection error is taken for a tagged one, of 14 octets";
+    "the header of a protection error is decoded as a tagged one of 14 octets";
 
 /// Installs the profile; returns the configuration directory.
 fn install(scratch: &Scratch) -> PathBuf {
@@ -102,7 +102,9 @@ fn wireshark_reads_what_we_read() {
             (None, false) => {
                 writeln!(differences, "{name}:\n  theirs {theirs:?}\n  ours   {ours:?}").unwrap();
             }
-            (Some((_, why)), true) => writeln!(differences, "{name} is read alike: {why}").unwrap(),
+            (Some((_, why)), true) => {
+                writeln!(differences, "{name} is decoded identically: {why}").unwrap()
+            }
         }
     }
     assert!(differences.is_empty(), "\n{differences}");

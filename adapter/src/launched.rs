@@ -1,8 +1,8 @@
 //! Node of a program that a launcher starts and outlives.
 //!
-//! When a process dies, its node ends without resetting its connections. So the launcher opens the TAP and keeps it
-//! open; the program inherits the descriptor. The program's node records its connections in a memory file that both
-//! processes share (`table`; one write when a connection begins or ends). When the program has died, the launcher
+//! When a process is killed, its node ends without resetting its connections. So the launcher opens the TAP and keeps
+//! it open; the program inherits the descriptor. The program's node records its connections in a memory file that both
+//! processes share (`table`; one write when a connection begins or ends). When the program has exited, the launcher
 //! resets the connections that are still recorded (`reset`).
 //!
 //! One process at a time uses the TAP: the process that holds the lock on the table. The lock ends with its process.

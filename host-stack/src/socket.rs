@@ -272,9 +272,9 @@ pub enum Notice {
     /// The handshake is complete. If `offloading`, the next upcall of the connection is `OffloadClient::offloaded`;
     /// otherwise its data arrive as `Data`.
     ///
-    /// Sent again, with `offloading` false, if the target has refused the connection. The host then serves it and
-    /// completes by `Sent` the lists that `Offloading` counted as outstanding. The client sends again whatever was
-    /// returned by `Returned`.
+    /// Repeated, with `offloading` false, if the target has refused the connection. The host then serves it and
+    /// completes by `Sent` the lists that `Offloading` counted as outstanding. The client resends the lists that
+    /// `Returned` has returned.
     Established {
         /// The connection; the host chooses the handle of an accepted one.
         handle: OffloadHandle,

@@ -202,9 +202,9 @@ fn from_env(name: &str) -> Option<usize> {
 }
 
 #[test]
-#[ignore = "figures: half a minute, and nothing is asserted of them"]
+#[ignore = "a measurement of half a minute, without assertions"]
 fn figures() {
-    assert!(!lacks(NEEDS), "figures need all of it");
+    assert!(!lacks(NEEDS), "missing prerequisite of the measurement");
     println!("node  connections  queues  Gbit/s (min..max)      cpu s/GB  passed on / segments");
     let chosen = |name, all: &[usize]| from_env(name).map_or_else(|| all.to_vec(), |one| vec![one]);
     let all_queues = chosen("FLUE_QUEUES", &QUEUES);

@@ -144,7 +144,7 @@ impl<T: IntoRawFd> Guarded<T> {
 
     /// Returns the descriptor without its guard.
     pub fn into_inner(mut self) -> T {
-        self.inner.take().expect("an owner until its end")
+        self.inner.take().expect("the owner exists until it is closed")
     }
 }
 
@@ -159,13 +159,13 @@ impl<T: IntoRawFd> Deref for Guarded<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.inner.as_ref().expect("an owner until its end")
+        self.inner.as_ref().expect("the owner exists until it is closed")
     }
 }
 
 impl<T: IntoRawFd> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.inner.as_mut().expect("an owner until its end")
+        self.inner.as_mut().expect("the owner exists until it is closed")
     }
 }
 

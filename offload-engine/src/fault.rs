@@ -19,10 +19,10 @@ mod on_demand {
     pub(super) fn inject(variable: &str, locked: impl FnOnce(fn())) {
         let Ok(place) = env::var(variable) else { return };
         match place.as_str() {
-            "call" => panic!("a test's, in a call"),
-            "core" => locked(|| panic!("a test's, with the adapter's lock")),
+            "call" => panic!("requested by the test, in a call"),
+            "core" => locked(|| panic!("requested by the test, with the lock of the adapter")),
             "thread" => {
-                let falls = || panic!("a test's, on a thread of the library");
+                let falls = || panic!("requested by the test, on a thread of the library");
                 assert!(thread::start("flue-fault", falls).unwrap().join().is_err());
             }
             _ => {}

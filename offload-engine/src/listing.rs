@@ -138,7 +138,7 @@ pub struct Moves {
     pub uploads: u32,
     /// Reason of the last upload that the target has requested; `None`: it has requested none.
     pub last_upload_reason: Option<UploadReason>,
-    /// Hand-overs, in either direction, that were not done.
+    /// Migrations, in either direction, that were not done.
     pub refusals: u32,
     /// Reason of the last of them.
     pub last_refusal: Option<Refusal>,

@@ -5,8 +5,8 @@
 //! with the same step and different firsts have no name in common, and a name is given again only after 2^32 / step
 //! objects of one slot. Insertion, lookup and removal take constant time; the memory of a slot is kept.
 //!
-//! Beside `slotmap`, whose keys start where that crate decides, names are the caller's types, tables are bounded, and
-//! an object can learn its name before it is inserted.
+//! Unlike those of `slotmap`, names are of the caller's types and start at a chosen value, tables are bounded, and an
+//! object can obtain its name before it is inserted.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;

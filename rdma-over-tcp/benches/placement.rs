@@ -1,5 +1,5 @@
-//! From the frame to registered memory: the largest FPDUs, found, their CRC checked, and their payload placed, beside a
-//! copy of as many bytes.
+//! From the frame to registered memory: the largest FPDUs are found, their CRC is checked, and their payload is placed;
+//! compared with a copy of the same size.
 
 use std::hint::black_box;
 

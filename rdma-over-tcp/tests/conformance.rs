@@ -166,7 +166,7 @@ fn ndk_error(cells: &[&str]) -> Option<&'static str> {
         "met" | "decided" if !names_test => Some("is met or decided without a test"),
         "met" | "decided" => None,
         "consumer's" | "n/a" if test.len() > 10 => None,
-        "consumer's" | "n/a" => Some("gives no reason"),
+        "consumer's" | "n/a" => Some("has no reason"),
         _ => Some("has no verdict"),
     }
 }
@@ -205,7 +205,7 @@ fn every_ndk_rule_has_a_verdict() {
 fn ndk_row_errors_are_detected() {
     let judge = |verdict, test| ndk_error(&["NDK-CQ-1", "x", verdict, "`cq`", test]);
     assert_eq!(judge("met", "`cq::overrun`"), None);
-    assert_eq!(judge("consumer's", "a breach is harmless"), None);
+    assert_eq!(judge("consumer's", "a violation has no effect"), None);
     for (verdict, test) in
         [("met", "a dream"), ("decided", "so"), ("n/a", "—"), ("done", "`cq::overrun`")]
     {

@@ -112,7 +112,7 @@ fn corrupt(bench: &Bench) {
     assert_eq!(damaged(), 0);
     let came = answers(bench, "--corrupt 30", never).len();
     assert!(came < usize::from(COUNT), "the node accepted corrupted requests: {came}");
-    assert!(came > 20 && damaged() > 5, "{came} came, {} damaged", damaged());
+    assert!(came > 20 && damaged() > 5, "{came} arrived, {} corrupted", damaged());
 }
 
 fn delay(bench: &Bench) {

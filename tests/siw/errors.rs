@@ -111,7 +111,8 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
         let mut check = |what: &str, is_so: bool| {
             if !is_so {
                 let (client, server) = (&said.client, &said.server);
-                writeln!(findings, "{name}: {what}\n{client}\n{server}").expect("a String");
+                writeln!(findings, "{name}: {what}\n{client}\n{server}")
+                    .expect("write to a String");
             }
         };
         let answer = if is_client { case.siw } else { case.flue };
@@ -152,7 +153,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     );
     if unlogged > 0 {
         write!(summary, "; retried because siw had not logged the Terminate: {unlogged}")
-            .expect("a String");
+            .expect("write to a String");
     }
     summary
 }

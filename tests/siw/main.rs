@@ -104,18 +104,18 @@ impl Runner {
             Ok((bench, mut seen)) => {
                 match bench.guest.complaint() {
                     Some(line) => write!(seen, "; then from the kernel of the guest: {line}")
-                        .expect("a String"),
+                        .expect("write to a String"),
                     None => self.bench = Some(bench),
                 }
                 println!("passed {seconds:6.1} s | {} | {seen}", row.title());
-                writeln!(self.table, "| {} | {seen} |", row.title()).expect("a String");
+                writeln!(self.table, "| {} | {seen} |", row.title()).expect("write to a String");
             }
             Err(_) => {
                 let why = PANIC.lock().map(|why| why.clone()).unwrap_or_default();
                 println!("FAILED {seconds:6.1} s | {} | {why}", row.title());
                 println!("--- end of flue's log\n{}", guest::tail(&self.files.join("log")));
                 println!("--- end of the guest's console\n{}\n---", guest::tail(&self.console));
-                writeln!(self.table, "| {} | failed |", row.title()).expect("a String");
+                writeln!(self.table, "| {} | failed |", row.title()).expect("write to a String");
                 self.failed.push(row.title());
             }
         }

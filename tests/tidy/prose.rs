@@ -113,12 +113,16 @@ fn word_count(sentence: &str) -> usize {
         .count()
 }
 
-/// Words to avoid with their replacements.
-fn avoided(list: &str) -> impl Iterator<Item = (String, &str)> {
+/// Words to avoid with their replacements: those of pages, or only those of code.
+fn avoided(list: &str, of_pages: bool) -> impl Iterator<Item = (String, &str)> {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .map(|line| line.split_once(": ").expect(line))
-        .map(|(word, instead)| (format!(" {word} "), instead))
+    lines.map(|line| line.split_once(": ").expect(line)).filter_map(move |(word, instead)| {
+        let word = match word.strip_suffix(" (pages)") {
+            Some(word) => of_pages.then_some(word)?,
+            None => word,
+        };
+        Some((format!(" {word} "), instead))
+    })
 }
 
 /// Lower-case words of a text, separated by single spaces.
@@ -136,7 +140,7 @@ fn is_guide(file: &str) -> bool {
 #[test]
 fn guide_has_short_sentences_and_plain_words() {
     let list = fs::read_to_string(root().join(WORDS)).unwrap();
-    let avoided: Vec<_> = avoided(&list).collect();
+    let avoided: Vec<_> = avoided(&list, true).collect();
     let mut findings = String::new();
     let mut pages = 0;
     for (file, page) in files("md").into_iter().filter(|(file, _)| is_guide(file)) {
@@ -266,4 +270,77 @@ fn doc_comments_open_with_a_noun_or_a_verb() {
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// Text of a comment line; `None` for code, and for a doc comment in a file whose doc comments may be help texts.
+fn comment(line: &str, has_help: bool) -> Option<&str> {
+    let text = line.trim_start().strip_prefix("//")?;
+    (!text.starts_with('/') || !has_help).then_some(text)
+}
+
+/// Crates whose error texts and events are checked.
+const LIBRARIES: &[&str] =
+    &["offload-engine/", "host-stack/", "rdma-over-tcp/", "ndkpi/", "verbs/"];
+/// Starts of error texts and of events.
+const MESSAGES: [&str; 6] = [
+    "#[error(",
+    "tracing::error!(",
+    "tracing::warn!(",
+    "tracing::info!(",
+    "tracing::debug!(",
+    "tracing::trace!(",
+];
+
+/// String literals of error texts and events, each with the number of its first line.
+fn messages(file: &str) -> Vec<(usize, &str)> {
+    let starts = MESSAGES.iter().flat_map(|start| file.match_indices(start));
+    let literal = |(at, start): (usize, &str)| {
+        let open = at + start.len() + file[at + start.len()..].find('"')? + 1;
+        let is_end = |(end, _): &(usize, &str)| !file[..open + end].ends_with('\\');
+        let (length, _) = file[open..].match_indices('"').find(is_end)?;
+        let line = file[..open].matches('\n').count() + 1;
+        Some((line, &file[open..open + length]))
+    };
+    starts.filter_map(literal).collect()
+}
+
+#[test]
+fn comments_errors_and_events_use_plain_words() {
+    let list = fs::read_to_string(root().join(WORDS)).unwrap();
+    let avoided: Vec<_> = avoided(&list, false).collect();
+    let mut findings = String::new();
+    let mut check = |file: &str, line: usize, text: &str| {
+        let spaced = spaced(&plain(text));
+        for (word, instead) in avoided.iter().filter(|(word, _)| spaced.contains(word.as_str())) {
+            let text = text.trim();
+            writeln!(findings, "{file}:{line}: \"{}\": write {instead}: {text}", word.trim())
+                .unwrap();
+        }
+    };
+    let mut count = 0;
+    for (file, text) in files("rs") {
+        let has_help = ["clap", "option_enum!"].iter().any(|it| text.contains(it));
+        for (line, text) in (1..).zip(text.lines()) {
+            if let Some(comment) = comment(text, has_help) {
+                check(&file, line, comment);
+            }
+        }
+        let is_library = is_under(&file, LIBRARIES);
+        for (line, message) in messages(&text).into_iter().filter(|_| is_library) {
+            count += 1;
+            check(&file, line, message);
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(count > 150, "{count} messages");
+}
+
+#[test]
+fn comments_and_messages_are_found() {
+    assert_eq!(comment("    /// One `a`.", false), Some("/ One `a`."));
+    assert_eq!(comment("    /// Help", true), None);
+    assert_eq!(comment("//! Module", true), Some("! Module"));
+    assert_eq!(comment("let a = 1; // b", false), None);
+    let code = "#[error(\"a: {0}\")]\ntracing::warn!(%error,\n    \"b \\\"c\\\"\");\n";
+    assert_eq!(messages(code), [(1, "a: {0}"), (3, "b \\\"c\\\"")]);
 }

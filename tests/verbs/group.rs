@@ -186,7 +186,8 @@ impl Group {
     /// Command line and output, for failure messages.
     pub(crate) fn report(&self) -> String {
         let mut text = String::new();
-        writeln!(text, "--- {} (namespace {})", self.name, self.host.display()).expect("a String");
+        writeln!(text, "--- {} (namespace {})", self.name, self.host.display())
+            .expect("write to a String");
         text + &self.said()
     }
 }

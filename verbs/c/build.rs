@@ -71,7 +71,9 @@ fn stub(name: &str, versions: &[Symbol]) -> String {
         let jump = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
             Ok("x86_64") => "jmp",
             Ok("aarch64") => "b",
-            other => panic!("architecture {other:?}: no jump instruction known; add it here"),
+            other => {
+                panic!("architecture {other:?}: no jump instruction defined: add it to this file")
+            }
         };
         lines.extend([".cfi_startproc".into(), format!("{jump} {{}}"), ".cfi_endproc".into()]);
     }

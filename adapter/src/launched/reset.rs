@@ -81,7 +81,7 @@ pub(super) fn reset(
     Ok(())
 }
 
-/// Creates a probe: an acknowledgement that no peer accepts. In one of two rounds both numbers are outside of any
+/// Creates a probe: an acknowledgment that no peer accepts. In one of two rounds both numbers are outside of any
 /// window.
 fn probe(own: Octets, connection: &Connection, round: u32) -> Segment {
     let Connection { hop, local, remote, iss } = *connection;

@@ -1,7 +1,7 @@
 //! Table of a node's connections, in a memory file that outlives the process that writes it.
 //!
 //! The table has a slot of [`SLOT_BYTES`] for each of at most [`CONNECTIONS_MAX`] connections. Further connections are
-//! not reset when the process dies. One process writes the table; it is read only after that process has ended.
+//! not reset when the process is killed. One process writes the table; it is read only after that process has ended.
 
 use std::{
     fs::File,

@@ -133,7 +133,7 @@ impl LinkWrapper for Tracker {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let segment = Segment::of(frame.head).filter(|it| it.flags & (SYN | FIN | RST) != 0);
-        // Record before transmitting, so that a process that dies in between leaves no unrecorded connection.
+        // Record before transmitting, so that a process killed in between leaves no unrecorded connection.
         if let Some(segment) = segment.filter(|it| it.flags & RST == 0) {
             self.connections.sent(&segment);
         }

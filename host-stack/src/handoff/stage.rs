@@ -129,7 +129,7 @@ pub(crate) fn take(sockets: &mut SocketSet<'static>, handle: SocketHandle) -> So
     // Other socket types exist only if another crate enables more of smoltcp's features.
     #[allow(irrefutable_let_patterns)]
     let smoltcp::socket::Socket::Tcp(socket) = sockets.remove(handle) else {
-        unreachable!("only TCP sockets are put into a set")
+        unreachable!("a set holds TCP sockets only")
     };
     socket
 }

@@ -231,10 +231,10 @@ fn start(
     let links = if scenario.crossed { cross(links) } else { links };
     let watched = |link| {
         let tee = Tee::new(link, Feed::new(monitor.clone()), TAP, 0);
-        tee.expect("a feed takes all")
+        tee.expect("a feed consumes all")
     };
     // The monitor must process the frames of all queues in order.
-    let see = |tee: &mut Tee<_, _>| tee.flush().expect("a feed takes all");
+    let see = |tee: &mut Tee<_, _>| tee.flush().expect("a feed consumes all");
     let links = share(links.into_iter().map(watched).collect(), |own| own, see);
     let buffer = UNDER_WAY_BYTES_MAX / scenario.connections;
     let buffer = buffer.clamp(*BUFFER.start(), *BUFFER.end());

@@ -108,7 +108,7 @@ fn migrations_under_loss() {
 #[test]
 #[ignore = "a campaign: minutes"]
 fn campaign() {
-    assert!(!lacks(LOSS_NEEDS), "a campaign needs all of it");
+    assert!(!lacks(LOSS_NEEDS), "missing prerequisite of the campaign");
     let number = |name, default| seeds::number(name).unwrap_or(default);
     let scenario = Scenario {
         connections: number("FLUE_CONNECTIONS", 200) as usize,

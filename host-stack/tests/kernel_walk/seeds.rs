@@ -28,7 +28,7 @@ pub(crate) fn for_each(seeds: Range<u64>, mut run: impl FnMut(u64)) {
             let message = message(&*panic).lines().next().unwrap_or_default();
             let message = message.chars().take(300).collect::<String>();
             writeln!(failed, "seed {seed}: {message}\n  repeat: {}", command(seed))
-                .expect("a string grows");
+                .expect("write to a String");
         }
     }
     assert!(failed.is_empty(), "these seeds failed:\n{failed}");

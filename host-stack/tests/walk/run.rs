@@ -158,7 +158,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
         check!(
             IllegalOnTheWire,
             repeated <= probes_max && idle == 0,
-            "clean link: {repeated} segments retransmitted, expected at most {probes_max}; {idle} acknowledgements \
+            "clean link: {repeated} segments retransmitted, expected at most {probes_max}; {idle} acknowledgments \
              without a cause, expected none\n{text}"
         );
     }

@@ -204,7 +204,7 @@ mod tests {
             bell.ring();
             Some(Sleep::default())
         });
-        assert!(!bell.event.clear(), "taken back");
+        assert!(!bell.event.clear(), "withdrawn");
         bell.sleep(|| Some(Sleep { timeout: Some(Duration::ZERO), ..Sleep::default() }));
         bell.ring();
         assert!(!bell.event.clear(), "awake again: no system call");

@@ -444,7 +444,7 @@ fn response_precedes_rest_of_batch() {
 
     post(&mut bench, 2);
     let sent = bench.sent();
-    assert_eq!(sent.len(), 1, "it carries the acknowledgement");
+    assert_eq!(sent.len(), 1, "it acknowledges the data");
     assert_eq!(tcp_of(&sent[0]), (1005, 5005, b"hello".to_vec()));
     assert_eq!(bench.client().completed.len(), 1);
     assert_eq!(bench.client().sent_before_completion, [10], "after the response");

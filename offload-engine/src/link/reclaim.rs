@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn long_page_lists_retain_pages() {
-        assert!(retains_pages(&zone(63, 8338)), "12 GiB, two processors");
-        assert!(!retains_pages(&zone(63, 1042)), "12 GiB, sixteen processors");
+        assert!(retains_pages(&zone(63, 8338)), "12 GiB, two CPUs");
+        assert!(!retains_pages(&zone(63, 1042)), "12 GiB, sixteen CPUs");
         assert!(
             retains_pages(&std::format!("{}{}", zone(63, 1042), zone(63, 8338))),
             "one zone is enough"

@@ -439,7 +439,7 @@ fn frames_are_dropped_and_counted_while_interface_is_down() {
                 TxOutcome::Dropped,
                 "EIO"
             );
-            assert_eq!(link.receive(NOW, &mut RxBatch::new(1)).unwrap(), 0, "empty, not gone");
+            assert_eq!(link.receive(NOW, &mut RxBatch::new(1)).unwrap(), 0, "empty, not removed");
             assert_eq!((link.stats().tx_errors, link.stats().tx_frames), (1, 0));
         }
     });

@@ -17,7 +17,7 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// A core that is nothing but what its threads must not miss.
+/// A core reduced to the events that its threads must not miss.
 #[derive(Default)]
 struct Model {
     /// Messages of the host stack that were not taken: no lock orders them.
@@ -134,7 +134,7 @@ fn a_message_reaches_a_waiting_thread() {
     });
 }
 
-// A call that arms a timer while the engine's thread is on its way to sleep: it must not sleep past it.
+// A call that arms a timer while the engine's thread is about to sleep: it must not sleep past it.
 #[test]
 fn a_timer_armed_by_a_call_is_not_slept_over() {
     explore(3, || {

@@ -96,7 +96,7 @@ fn flows_share_bottleneck_fairly() {
             index / 1_000,
             index % 1_000,
         )
-        .expect("writing to a String succeeds");
+        .expect("write to a String");
         for ((_, name), share) in case.flows.iter().zip(late.clone()) {
             let tenths = share * 80 / micros;
             write!(text, " {name} {}.{}", tenths / 10, tenths % 10).expect("as before");

@@ -183,7 +183,7 @@ fn throughput_over_loss_matches_snapshot() {
         "rate", "RTT", "loss", "late", "control", "goodput", "steady", "ideal", "formula",
         "again", "needless", "timeouts", "overflow", "lost",
     )
-    .expect("writing to a String succeeds");
+    .expect("write to a String");
     for (row, outcome) in rows.iter().zip(&outcomes) {
         text += &row.text(outcome);
     }

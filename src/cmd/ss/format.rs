@@ -132,7 +132,7 @@ impl Words {
         self.count("rcv_wnd", info.rcv_wnd_bytes);
     }
 
-    /// Adds the variables that ss does not have: the hand-overs of the connection.
+    /// Adds the variables that ss does not have: the migrations of the connection.
     fn moves(&mut self, record: &Record) {
         if record.is_listener() {
             return;

@@ -3,7 +3,7 @@
 //!
 //! A *run* is a [`script::Setup`] and a list of [`script::Op`]. Segments that a peer, an attacker or
 //! a broken network could send at any time are mixed with requests, refusals by the consumer, timers and time.
-//! The model knows the true byte at every offset of both streams, and the state that was advertised,
+//! The model has the true byte of every offset of both streams, and the state that was advertised,
 //! sent and acknowledged. After each step it checks these rules:
 //!
 //! - No panic. Bytes are delivered to the consumer in order and unmodified. No byte is from beyond the

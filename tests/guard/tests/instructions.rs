@@ -64,13 +64,13 @@ fn compare(kept: &Snapshot, counted: &Snapshot) -> (String, Vec<String>) {
     let mut wrong = Vec::new();
     for (name, now) in &counted.instructions {
         let Some(before) = kept.instructions.get(name) else {
-            writeln!(table, "{name:32} {:>9} {now:9}", "-").expect("a string has room");
+            writeln!(table, "{name:32} {:>9} {now:9}", "-").expect("write to a String");
             wrong.push(format!("{name} is not in the snapshot"));
             continue;
         };
         let percent = (*now as f64 / *before as f64 - 1.0) * 100.0;
         writeln!(table, "{name:32} {before:9} {now:9} {percent:+7.2} %")
-            .expect("a string has room");
+            .expect("write to a String");
         let is_over = match is_foreign {
             true => percent > FOREIGN_TOLERANCE_PERCENT,
             false => percent.abs() > TOLERANCE_PERCENT,
@@ -87,7 +87,7 @@ fn compare(kept: &Snapshot, counted: &Snapshot) -> (String, Vec<String>) {
             "snapshot by {:?}, now {:?}: only losses above {FOREIGN_TOLERANCE_PERCENT} % fail",
             kept.tools, counted.tools
         )
-        .expect("a string has room");
+        .expect("write to a String");
     }
     (table, wrong)
 }

@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn u32(&mut self) -> Result<u32, String> {
-        let bytes = self.take(4)?.try_into().expect("four bytes were taken");
+        let bytes = self.take(4)?.try_into().expect("the slice has four bytes");
         Ok(match self.order {
             Order::Little => u32::from_le_bytes(bytes),
             Order::Big => u32::from_be_bytes(bytes),
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn u16(&mut self) -> Result<u16, String> {
-        let bytes = self.take(2)?.try_into().expect("two bytes were taken");
+        let bytes = self.take(2)?.try_into().expect("the slice has two bytes");
         Ok(match self.order {
             Order::Little => u16::from_le_bytes(bytes),
             Order::Big => u16::from_be_bytes(bytes),

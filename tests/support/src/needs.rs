@@ -69,7 +69,7 @@ macro_rules! tests {
     };
 }
 
-/// True if the calling test must return because the machine lacks one of `needs`.
+/// True if the calling test must return because one of `needs` is missing.
 ///
 /// The message is written to the real standard error, past the test runner's capture, so that it is visible
 /// although the test passes.

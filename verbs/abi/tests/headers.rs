@@ -121,7 +121,7 @@ fn layouts_and_constants_are_those_of_the_headers() {
         .lines()
         .zip(printed.lines())
         .filter(|(ours, theirs)| ours != theirs && !is_extended(ours, theirs))
-        .map(|(ours, theirs)| format!("here {ours}, in C {theirs}"))
+        .map(|(ours, theirs)| format!("{ours}, in C {theirs}"))
         .collect();
     assert!(differing.is_empty(), "{differing:#?}");
     assert_eq!(expected.lines().count(), printed.lines().count());

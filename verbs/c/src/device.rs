@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     guard::status(|| {
         fault::inject("FLUE_VERBS_TEST_PANIC", |panic| {
-            let device = Device::started().expect("a test starts it before");
+            let device = Device::started().expect("started by the test");
             device.with(|_, _| panic());
         });
         // SAFETY: the program passes writable memory for them.

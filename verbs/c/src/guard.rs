@@ -48,7 +48,7 @@ fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let (mut state, mut kind, mut ignored) = (0, 0, 0);
     // SAFETY: the places outlive the calls; the values are the constants, or what the same functions have returned.
     unsafe {
-        // The type too: a signal of pthread_cancel that arrives after the state has changed looks at the type only.
+        // The type too: a signal of pthread_cancel that arrives after the state has changed reads the type only.
         pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind);
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut state);
     }

@@ -9,7 +9,7 @@
 //! `open` are open devices, `enum_str` and `rate` convert numbers, `provider` answers the providers of hardware,
 //! `unsupported` has calls that fail, `exports` gives symbols their versions.
 //!
-//! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects. `fatal`
+//! Every exported function runs in `guard`: a panic becomes EIO, and errno is set as its caller expects. `fatal`
 //! closes the device after a panic.
 
 mod address;

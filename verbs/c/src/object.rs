@@ -34,7 +34,7 @@ impl<S, T> Object<S, T> {
     /// # Safety
     /// As [`Object::of`]. The object is no longer used.
     pub(crate) unsafe fn remove<P>(pointer: *mut P) {
-        // SAFETY: guaranteed by the caller; it came from `make`.
+        // SAFETY: guaranteed by the caller; it was created by `make`.
         drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
     }
 }

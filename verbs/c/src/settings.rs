@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 pub(crate) struct Settings {
     pub(crate) log: Option<PathBuf>,
     pub(crate) usage: Option<PathBuf>,
-    /// Options of the adapter; `%p` in file names stands for the process id.
+    /// Options of the adapter; `%p` in file names is replaced by the process id.
     options: AdapterOptions,
 }
 

@@ -108,7 +108,7 @@ impl Descriptor {
     }
 
     fn events(&self) -> BorrowedFd<'_> {
-        self.events.as_ref().expect("a descriptor until its end").as_fd()
+        self.events.as_ref().expect("the descriptor exists until it is closed").as_fd()
     }
 
     /// Returns true if the number is still that of the queue: the program has closed neither it nor all descriptors of

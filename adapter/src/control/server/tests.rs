@@ -277,7 +277,7 @@ fn silent_clients_are_closed_after_their_limits() {
     }
 }
 
-// A client that sends nothing does not delay the shutdown of the node. One of several attempts must be within the
+// A silent client does not delay the shutdown of the node. One of several attempts must be within the
 // limit, because on a busy machine this thread may wait for a CPU.
 #[test]
 fn shutdown_does_not_wait_for_a_silent_client() {

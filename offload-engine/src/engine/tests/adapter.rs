@@ -106,7 +106,7 @@ fn statistics_count_offloaded_traffic() {
     bench.now += Duration::from_secs(3);
     bench.poll();
     let again = bench.sent()[2..].len() as u64;
-    assert!(again > 0, "a time-out");
+    assert!(again > 0, "a timeout");
     let mut broken = from_peer(80, 5000, 1000, b"data");
     *broken.last_mut().unwrap() ^= 1;
     bench.arrives(broken);

@@ -1,4 +1,4 @@
-//! Hand-over of every state variable by initiate, query, update and terminate.
+//! Migration of every state variable by initiate, query, update and terminate.
 //!
 //! [`variables`] destructures the state exhaustively, so its list is complete. [`changes`] must name each variable in
 //! it.

@@ -50,9 +50,9 @@ fn valid_headers_are_accepted() {
 fn malformed_headers_are_refused() {
     let cases = [
         ("unknown gso_type", header(1, 2, 66, 1448, TCP)),
-        ("UDP fragmentation, not asked for", header(1, 3, 66, 1448, (34, 6))),
-        ("UDP segmentation, not asked for", header(1, 5, 66, 1448, (34, 6))),
-        ("tunnel segmentation, not asked for", header(1, 0x21, 66, 1448, TCP)),
+        ("UDP fragmentation, not requested", header(1, 3, 66, 1448, (34, 6))),
+        ("UDP segmentation, not requested", header(1, 5, 66, 1448, (34, 6))),
+        ("tunnel segmentation, not requested", header(1, 0x21, 66, 1448, TCP)),
         ("ECN bit without a type", header(1, 0x80, 66, 1448, TCP)),
         ("gso_size 0", header(1, 1, 66, 0, TCP)),
         ("coalesced, checksum unknown", header(0, 1, 66, 1448, (0, 0))),

@@ -207,7 +207,7 @@ fn other_errors_are_soft() {
     assert!(soft(&mut bench, 0, SoftError::PortUnreachable));
     assert_eq!(info(&bench).soft_error, Some(SoftError::PortUnreachable));
     bench.ack(1460);
-    assert_eq!(info(&bench).soft_error, None, "cleared by an acknowledgement");
+    assert_eq!(info(&bench).soft_error, None, "cleared by an acknowledgment");
     assert!(soft(&mut bench, 1460, SoftError::HostUnreachable));
     assert!(!soft(&mut bench, 0, SoftError::TimeExceeded));
     assert_eq!((info(&bench).phase, info(&bench).soft_errors), (TcpPhase::Established, 2));

@@ -60,7 +60,7 @@ impl Life {
 
     /// Returns the close completion if this was the last pin of an object that is being closed.
     pub(crate) fn unpin(&mut self) -> Option<CloseCompletion> {
-        debug_assert!(self.pins > 0, "unpinned more often than pinned");
+        debug_assert!(self.pins > 0, "more unpins than pins");
         self.pins = self.pins.saturating_sub(1);
         let close = if self.pins == 0 { self.close.take() } else { None };
         self.is_closed |= close.is_some();
@@ -119,7 +119,7 @@ impl Uses {
 
     /// Returns the completion of a deregistration if this was the last use that it waited for.
     pub(crate) fn end(&mut self) -> Option<Callback> {
-        debug_assert!(self.count > 0, "ended more often than begun");
+        debug_assert!(self.count > 0, "more ends than begins");
         self.count = self.count.saturating_sub(1);
         if self.count == 0 { self.deregistration.take() } else { None }
     }

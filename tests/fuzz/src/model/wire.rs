@@ -68,7 +68,7 @@ impl World {
     fn check_acknowledgement(&mut self, transmit: &Transmit) {
         let nxt = self.rcv_nxt();
         let expected = SeqNum(self.setup.remote_isn) + nxt as u32;
-        assert_eq!(transmit.ack, expected, "the acknowledgement is RCV.NXT");
+        assert_eq!(transmit.ack, expected, "the acknowledgment is RCV.NXT");
         let edge = nxt + (u64::from(transmit.window) << self.setup.scale);
         // RFC 7323 §2.4: less than a unit of the scale may be retracted, if every advertised window is honored.
         let unit = 1 << self.setup.scale;

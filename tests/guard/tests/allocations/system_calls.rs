@@ -148,7 +148,7 @@ fn system_calls_are_reads_and_writes() {
             each(*memory),
             each(more)
         )
-        .expect("a string has room");
+        .expect("write to a String");
         assert!(*reads > 0 && *writes > 0, "{work}: no frame on the TAPs");
         if each(*memory) > MEMORY_MAX {
             others.push(format!("{work}: {memory} calls for memory"));

@@ -161,7 +161,7 @@ fn packet(text: &str) -> Result<Packet, String> {
             "[ect1]" => 1,
             "[ect0]" => 2,
             "[ce]" => 3,
-            _ => return Err(format!("{ecn} is not known")),
+            _ => return Err(format!("{ecn}: unknown ECN field")),
         });
     }
     for letter in words.next().ok_or("flags")?.chars() {
@@ -173,7 +173,7 @@ fn packet(text: &str) -> Result<Packet, String> {
             '.' => 0x10,
             'E' => 0x40,
             'W' => 0x80,
-            _ => return Err(format!("flag {letter} is not known")),
+            _ => return Err(format!("{letter}: unknown flag")),
         };
     }
     let range = words.next().ok_or("a sequence range")?;
@@ -189,7 +189,7 @@ fn packet(text: &str) -> Result<Packet, String> {
         match word {
             "ack" => packet.ack = Some(number(value)?),
             "win" => packet.window = Some(number(value)?),
-            _ => return Err(format!("{word} is not known")),
+            _ => return Err(format!("{word}: unknown word")),
         }
     }
     Ok(packet)
@@ -211,7 +211,7 @@ fn option_list(text: &str) -> Result<Vec<Field>, String> {
                 };
                 Field::Sack(blocks.iter().map(block).collect::<Result<_, _>>()?)
             }
-            _ => return Err(format!("option {text} is not known")),
+            _ => return Err(format!("{text}: unknown option")),
         })
     };
     text.split(',').map(option).collect()
@@ -297,14 +297,14 @@ fn constant(name: &str) -> Result<i64, String> {
         "ENOPROTOOPT" => libc::ENOPROTOOPT,
         "EPIPE" => libc::EPIPE,
         "ETIMEDOUT" => libc::ETIMEDOUT,
-        _ => return Err(format!("{name} is not known")),
+        _ => return Err(format!("{name}: unknown name")),
     };
     Ok(value.into())
 }
 
 /// Parses `assert a == 1 and b < 2`; the text after a comma is a comment, as in Python.
 fn assertion(text: &str) -> Result<Vec<Comparison>, String> {
-    let text = text.trim().strip_prefix("assert ").ok_or("only assert is known")?;
+    let text = text.trim().strip_prefix("assert ").ok_or("expected assert")?;
     let text = text.split(',').next().unwrap_or_default();
     let comparison = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -312,7 +312,7 @@ fn assertion(text: &str) -> Result<Vec<Comparison>, String> {
             return Err(format!("{text}: not a comparison"));
         };
         if !["==", "!=", "<", "<=", ">", ">="].contains(&operator) {
-            return Err(format!("{operator} is not known"));
+            return Err(format!("{operator}: unknown operator"));
         }
         Ok(Comparison { name: name.into(), operator: operator.into(), number: number(value)? })
     };

@@ -200,7 +200,7 @@ impl Player {
         check("payload", expected.length, actual.length)?;
         check("flags", expected.flags, actual.flags)?;
         check("sequence number", expected.seq, actual.seq.wrapping_add(self.offset))?;
-        check("acknowledgement", expected.ack.unwrap_or(0), actual.ack)?;
+        check("acknowledgment", expected.ack.unwrap_or(0), actual.ack)?;
         check("window", expected.window.unwrap_or(actual.window), actual.window)?;
         check("ECN", expected.ecn.unwrap_or(actual.ecn), actual.ecn)?;
         let Some(fields) = &expected.options else { return Ok(()) };
@@ -258,7 +258,7 @@ impl Player {
                 _ => value >= *number,
             };
             if !holds {
-                return Err(format!("{name} {operator} {number}: it is {value}"));
+                return Err(format!("{name} {operator} {number}: value {value}"));
             }
         }
         Ok(())
@@ -376,7 +376,7 @@ fn call_of(call: &Call, descriptors: &HashMap<i64, i32>) -> Result<LiveCall, Str
         "setsockopt",
     ];
     if !known.contains(&call.name.as_str()) {
-        return Err(format!("{} is not known", call.name));
+        return Err(format!("{}: unknown", call.name));
     }
     let name = call.name.clone();
     Ok(LiveCall { name, script_fd, fd, numbers, linger, expected_value: value })
@@ -416,7 +416,7 @@ impl LiveCall {
                 value.truncate(size(4));
                 adapter.setsockopt(self.fd, at(1), at(2), &value)?.into()
             }
-            other => return Err(io::Error::other(format!("{other} is not known"))),
+            other => return Err(io::Error::other(format!("{other}: unknown"))),
         };
         Ok(count)
     }
@@ -456,7 +456,7 @@ fn member(info: &[u8], name: &str) -> Result<i64, String> {
         "tcpi_dsack_dups" => (216, 4),
         "tcpi_snd_wnd" => (228, 4),
         "tcpi_total_rto" => (240, 2),
-        _ => return Err(format!("{name} is not known")),
+        _ => return Err(format!("{name}: unknown name")),
     };
     let bytes = info.get(at..at + size).ok_or_else(|| format!("tcp_info has no {name}"))?;
     Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | i64::from(*byte)))

@@ -1,8 +1,8 @@
 //! Table of rsockets by descriptor.
 //!
 //! The descriptor is that of a kernel TCP socket that is never bound or connected. It reserves the number, and keeps
-//! options. Its inode reveals if the program has closed it without the library: then the number is not that of an
-//! rsocket any more.
+//! options. Its inode reveals if the program has closed it without the library: then the number no longer
+//! belongs to an rsocket.
 //!
 //! Each generation of processes ([`process::generation`]) has a table of its own. A child reads its parent's only to
 //! distinguish an rsocket that it cannot use from other descriptors. It does not wait for the lock, whose holder may

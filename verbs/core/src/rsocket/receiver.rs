@@ -158,7 +158,11 @@ mod tests {
         assert_eq!(receiver.update(), Update { limit: 9, grant: Some(0) });
         receiver.placed(140).unwrap();
         assert_eq!(receiver.next(0, 1000), (100, 100));
-        assert_eq!(receiver.next(100, 1000), (0, 100), "behind the end of the ring is its start");
+        assert_eq!(
+            receiver.next(100, 1000),
+            (0, 100),
+            "after its end the ring continues at its start"
+        );
         assert_eq!(receiver.next(120, 5), (20, 5));
         assert_eq!(receiver.next(200, 5).1, 0);
         receiver.consume(200);

@@ -221,7 +221,7 @@ mod tests {
     fn credits_and_requests_limit_transmission() {
         let mut sender = Sender::new(1 << 20, 5, 3, entry(0, 1 << 20));
         assert!(sender.plan(1).is_some() && sender.plan(1).is_some());
-        assert_eq!(sender.plan(1), None, "a fifth request is left, and a message takes two");
+        assert_eq!(sender.plan(1), None, "one of five requests is left, and a message needs two");
         assert_eq!(sender.plan_direct(10, entry(9, 5)).unwrap().to, entry(9, 5));
         assert_eq!(sender.plan_direct(10, entry(9, 5)), None);
         sender.completed(5, 7);

@@ -95,7 +95,7 @@ fn ack_cost_is_bounded() {
     for rack in [true, false] {
         let options = RecoveryOptions { rack, ..RecoveryOptions::default() };
         let steps = records_per_ack_of_lossy_window(options);
-        assert!(steps <= 20, "rack {rack}: {steps} records per acknowledgement");
+        assert!(steps <= 20, "rack {rack}: {steps} records per acknowledgment");
     }
 }
 
@@ -138,6 +138,6 @@ fn alternating_blocks_have_bounded_cost() {
         }
     }
     let steps = (bench.tcp.recovery.steps() - before) / acks;
-    assert!(steps <= 100, "{steps} records per acknowledgement");
+    assert!(steps <= 100, "{steps} records per acknowledgment");
     bench.transmit(WIRE);
 }
