@@ -99,7 +99,7 @@ pub(crate) fn advertisement(
 }
 
 /// Returns the own address that another station uses or probes according to a received frame, and that station. `mac`:
-/// our Ethernet address, so that our own looped-back probe is no conflict.
+/// our Ethernet address, so that our own looped-back probe is not a conflict.
 #[must_use]
 pub fn conflict(frame: &[u8], mac: MacAddress, ours: &[IpAddr]) -> Option<(IpAddr, MacAddress)> {
     let is_ours = |address: &IpAddr| ours.contains(address);

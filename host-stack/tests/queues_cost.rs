@@ -109,7 +109,7 @@ fn consume(node: &Node<Streams>, way: Way, accepted: &[OffloadHandle], shared: &
     let list = Bytes::from(vec![7; LIST_BYTES]);
     let step = EngineDuration::from_nanos(STEP.as_nanos() as u64);
     while !shared.over.load(Ordering::Relaxed) {
-        // A timeout without work is no failure.
+        // A timeout without work is not a failure.
         let _ = node.wait(Some(step), |streams, connections, now| {
             let mut received = 0;
             for handle in accepted {

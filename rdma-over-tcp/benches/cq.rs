@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 use self::paths::Completions;
 
-/// Posting what is to be completed is not timed.
+/// Posting the requests is not timed.
 fn timed(completions: &Completions, rounds: u64) -> Duration {
     let round = |_| {
         completions.post();

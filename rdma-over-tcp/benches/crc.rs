@@ -1,4 +1,4 @@
-//! CRC32C over what FPDUs hold.
+//! CRC32C over the contents of FPDUs.
 
 use std::hint::black_box;
 

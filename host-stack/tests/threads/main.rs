@@ -157,7 +157,7 @@ fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
     let mut rng = Rand64::new(u128::from(seed) << 8);
     let mut uploads = HashMap::new();
     while !over.load(Ordering::Acquire) {
-        // The interval lets connections make progress. The time limit is no failure.
+        // The interval lets connections make progress. The time limit is not a failure.
         let _ = node.wait(Some(MOVE_INTERVAL), |_, _, _| None::<()>);
         // With manual progress the request is answered while another thread waits.
         let Ok(rows) = node.list(MOVE_INTERVAL) else { continue };

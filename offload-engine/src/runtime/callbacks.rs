@@ -109,7 +109,7 @@ struct Pending {
 }
 
 impl Queue {
-    /// Adds what became due. Returns true if there was any: then the caller delivers.
+    /// Adds the callbacks that became due. Returns true if there was any: then the caller delivers.
     fn collect(&self, take: impl FnOnce(&mut Vec<Callback>)) -> bool {
         let mut due = Vec::new();
         take(&mut due);
@@ -126,8 +126,8 @@ impl Queue {
         !pending.delivering && !pending.queue.is_empty()
     }
 
-    /// Calls what is due, with no lock held, and what becomes due meanwhile. Returns false if there was nothing, or
-    /// another thread delivers.
+    /// Calls the due callbacks, with no lock held, including those that become due meanwhile. Returns false if there
+    /// was nothing, or another thread delivers.
     pub(super) fn deliver(&self) -> bool {
         let mut next = self.begin();
         if next.is_none() {

@@ -194,7 +194,7 @@ fn a_callback_ends_a_wait() {
     }
 }
 
-// Manual progress: another thread may take from the link what this one sleeps for.
+// Manual progress: another thread may take the frames from the link that this one waits for.
 #[test]
 fn what_another_thread_has_taken_ends_a_wait() {
     explore(3, || {
@@ -211,7 +211,7 @@ fn what_another_thread_has_taken_ends_a_wait() {
     });
 }
 
-// So may a call, by what follows from it.
+// The effects of a call may also end the wait.
 #[test]
 fn what_follows_from_a_call_ends_a_wait() {
     explore(3, || {

@@ -207,7 +207,7 @@ impl<K: Passive> Monitor<K> {
     }
 
     /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits. Returns false if another thread
-    /// sleeps so.
+    /// already does.
     fn sleep_alone(&self, presence: &Presence) -> bool {
         if !self.enter_sleep() {
             return false;

@@ -15,7 +15,7 @@ use super::{SackBlock, seq::Position};
 
 /// Size in bytes up to which adjacent pieces are joined: more than one Ethernet segment, less than two.
 const JOIN_MAX: usize = 2048;
-/// Pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is no record mark (RFC 9293 §3.9.1.2).
+/// Pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is not a record mark (RFC 9293 §3.9.1.2).
 const PUSHED_PIECES_MAX: usize = 1024;
 
 /// Maximum number of pieces for `bytes` of out-of-order data: of two adjacent ones, one is large.

@@ -44,7 +44,7 @@ const QUICK_ACKS: u8 = 16;
 const WINDOW_FIELD_MAX: u64 = 65_535;
 /// Size in bytes up to which backlog pieces are joined, so that tiny segments cost little memory.
 const BACKLOG_JOIN_MAX: usize = 4096;
-/// Backlog pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is no record mark (RFC 9293
+/// Backlog pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is not a record mark (RFC 9293
 /// §3.9.1.2).
 const BACKLOG_PIECES_MAX: usize = 1024;
 /// Full size of the peer's segments before the first one (RFC 9293 §3.7.1), in bytes.

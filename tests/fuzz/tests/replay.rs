@@ -9,7 +9,7 @@ fn captured(name: &str) -> Vec<capture::Frame> {
     capture::read(&path).expect("a capture of the repository")
 }
 
-// Connections of two kernels, replayed against either end: real segments violate no rule, and closes normally.
+// Connections of two kernels, replayed against either end: real segments violate no rule, and close normally.
 #[test]
 fn captures_replay_without_violation() {
     for (name, connections) in [("siw-rping.pcap", 1), ("siw-crc.pcap", 3), ("siw-errors.pcap", 21)]

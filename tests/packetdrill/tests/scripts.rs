@@ -1,6 +1,6 @@
 //! Scripts of `scripts/`, in every mode that they list, through the interface that packetdrill uses.
 //!
-//! packetdrill is no Debian package, so these scripts are run by `interpreter`: the part of the language that
+//! packetdrill is not a Debian package, so these scripts are run by `interpreter`: the part of the language that
 //! they use. It is stricter in two ways: an unexpected outbound packet fails the script, and so does a
 //! timestamp outside the tolerance. The same scripts pass under packetdrill itself; see
 //! `docs/contributing/packetdrill.md` to run it.

@@ -62,7 +62,7 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A leftover in the directory for temporary files is no reason to fail.
+        // A leftover in the directory for temporary files is not a failure.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -21,7 +21,7 @@ impl<S, T> Object<S, T> {
     /// The pointer is null, or refers to an object of this type that was not removed.
     pub(crate) unsafe fn of<'a, P>(pointer: *mut P) -> Result<&'a T, Errno> {
         let object = pointer.cast::<Self>();
-        // Programs also pass results of failed calls. A null or misaligned pointer is no object.
+        // Programs also pass results of failed calls. A null or misaligned pointer is not an object.
         if object.is_null() || !object.is_aligned() {
             return Err(Errno(libc::EINVAL));
         }

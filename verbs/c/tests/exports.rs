@@ -112,7 +112,7 @@ fn every_symbol_binds_without_a_version() {
     PRIVATE_VERSIONS.iter().for_each(|private| every_symbol_binds(private, false));
 }
 
-// NCCL resolves its functions so.
+// NCCL resolves its functions this way.
 #[test]
 fn dlvsym_finds_every_symbol_under_each_of_its_versions_only() {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("dlvsym");

@@ -44,7 +44,7 @@ impl From<io::Error> for Errno {
 impl From<VerbError> for Errno {
     fn from(error: VerbError) -> Self {
         match error {
-            // Drivers of the kernel report a full queue so.
+            // Kernel drivers report a full queue this way.
             VerbError::QueueFull | VerbError::NoResources => Self::NOMEM,
             VerbError::ReadOnly => Self::FAULT,
             VerbError::NoExtensions => Self::OPNOTSUPP,

@@ -357,7 +357,7 @@ fn no_probe_goes_over_data_in_flight() {
     bench.run(STALL);
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
     bench.run(Duration::from_secs(5));
-    assert!(bench.nodes[0].data() == [7; 2_000], "probes are no progress");
+    assert!(bench.nodes[0].data() == [7; 2_000], "probes are not progress");
     let mut probes = 0;
     for frame in &bench.nodes[1].sent {
         let Frame::Tcp(segment) = wire::parse(frame) else { continue };

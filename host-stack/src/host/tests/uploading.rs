@@ -57,7 +57,7 @@ fn uploaded(bench: &Bench, handle: OffloadHandle) -> bool {
     bench.nodes[1].has(|n| matches!(n, Notice::Uploaded { handle: of, .. } if *of == handle))
 }
 
-/// Both sides send data and closes normally.
+/// Both sides send data and close normally.
 fn transfer_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
     let before = [bench.nodes[0].data().len(), bench.nodes[1].data().len()];
     bench.nodes[0].send(active, pattern(40_000, 5));

@@ -130,7 +130,7 @@ fn first_retransmission_is_not_paced() {
         path.send();
     }
     assert_eq!(path.acks.len(), 8);
-    // The first one changes the window and is no duplicate ACK.
+    // The first one changes the window and is not a duplicate ACK.
     for _ in 0..4 {
         path.bench.input(Segment { window: 60_000, ..ack() });
     }

@@ -507,7 +507,7 @@ fn retransmission_backs_off_until_limit() {
     );
 }
 
-// CH §3.5: MaxRT overrides the count; -1 is no limit.
+// CH §3.5: MaxRT overrides the count; -1 means no limit.
 #[test]
 fn max_rt_overrides_retransmission_count() {
     for (max_rt, timeouts) in [(Some(10_000), 3), (None, 40)] {

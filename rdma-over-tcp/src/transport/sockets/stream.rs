@@ -158,7 +158,7 @@ impl SocketStream {
     /// `record`, and returns the number.
     ///
     /// # Errors
-    /// The connection has failed. A full buffer is no error.
+    /// The connection has failed. A full buffer is not an error.
     pub(super) fn write(
         &mut self,
         run: u64,

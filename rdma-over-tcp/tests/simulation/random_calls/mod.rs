@@ -169,7 +169,7 @@ impl World {
     /// Records the status of a call.
     fn record_status(&mut self, call: &'static str, status: NtStatus) {
         let is_known = status.name().is_some();
-        check!(Other, is_known, "{call}: {status:?} is no status of NDKPI");
+        check!(Other, is_known, "{call}: {status:?} is not a status of NDKPI");
         // The device exists, and a queue fails only by an overrun.
         let is_due = ![NtStatus::DEVICE_REMOVED, NtStatus::INTERNAL_ERROR].contains(&status);
         check!(Other, is_due, "{call}: {status:?}");

@@ -35,7 +35,7 @@ const PORT: u16 = 7000;
 /// Prerequisites of the bench with TAPs.
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft")];
 /// Number of counts on a real clock, of which the cheapest is used. A thread that waits long for its CPU makes
-/// TCP probe, which is no steady state.
+/// TCP probe, which is not the steady state.
 const COUNTS: usize = 5;
 
 /// Message transport that reports its number of frames.

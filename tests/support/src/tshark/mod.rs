@@ -4,7 +4,7 @@
 //! segments, verified checksums. The two dissectors that claim small Sends are disabled. The output format is
 //! PDML, since JSON lacks the CRC status.
 //!
-//! Known limits of the dissector (4.0), which are no fault of a capture:
+//! Known limits of the dissector (4.0), which are not faults of a capture:
 //! - The MPA Request and Reply must be in the capture, and a 4-tuple may occur only once in a file.
 //! - FPDUs in the frame of the Request or Reply are not shown.
 //! - Only RFC 5044 is supported. Revision 2 and the S bit (RFC 6581) cause a warning each, see

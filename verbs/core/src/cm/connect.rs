@@ -356,7 +356,7 @@ impl Id {
         }
     }
 
-    /// Disconnects: posted requests are sent, then a FIN. Both sides get an event. A closed connection is no error.
+    /// Disconnects: posted requests are sent, then a FIN. Both sides get an event. A closed connection is not an error.
     ///
     /// # Errors
     /// `EINVAL`: never connected. As [`Device::check`](crate::device::Device::check).

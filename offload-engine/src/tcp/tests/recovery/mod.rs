@@ -98,7 +98,7 @@ fn partial_ack_retransmits_next_hole() {
     assert!(numbers(&mut bench).iter().all(|n| *n >= 10));
 }
 
-// RFC 5681 §2: a window update, data, or an ACK with nothing outstanding is no duplicate ACK.
+// RFC 5681 §2: a window update, data, or an ACK with nothing outstanding is not a duplicate ACK.
 #[test]
 fn window_updates_and_data_are_no_duplicate_acks() {
     let mut bench = flight(false);

@@ -33,7 +33,7 @@ fn reordering_opens_reordering_window() {
     }
 }
 
-// Step 3: blocks are sent newest first: blocks missed by a lost acknowledgment are no reordering.
+// Step 3: blocks are sent newest first: blocks missed by a lost acknowledgment are not reordering.
 #[test]
 fn lost_acknowledgement_is_no_reordering() {
     let mut bench = flight(true);
