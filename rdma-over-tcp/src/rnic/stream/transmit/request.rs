@@ -29,7 +29,7 @@ use crate::{
 /// Maximum number of memory pieces for a direct copy after the header. A message with more pieces takes the slow path.
 const PIECES_MAX: usize = 4;
 
-/// RequestMemory pieces of a message to copy.
+/// Pieces of memory of a message to copy.
 struct Pieces<'a> {
     pieces: [Piece<'a>; PIECES_MAX],
     /// Count of pieces. Those beyond [`PIECES_MAX`] are not stored.
@@ -54,22 +54,12 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Next request of a send queue.
-enum Next {
-    /// There is none, or it has to wait.
-    None,
-    /// A local operation that was executed.
-    Done,
-    /// A request to send as a message.
-    Message(OutboundMessage, RequestMemory),
-}
-
-/// RequestMemory of a request.
+/// Memory of a request.
 struct RequestMemory {
     /// Serial of the request.
     serial: u64,
-    /// Length in octets.
-    length: u32,
+    /// True if the peer answers the request.
+    awaits_response: bool,
     /// True if its data was captured by the post.
     is_captured: bool,
     /// Its entry, if there is exactly one.
@@ -119,114 +109,92 @@ impl Transmitter {
         limits: ListLimits,
         builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
-        let (source, memory) = loop {
-            match self.next_request(qp, regions)? {
-                Next::None => return Ok(Started::Nothing),
-                Next::Done => {}
-                Next::Message(source, memory) => break (source, memory),
+        loop {
+            let serial = qp.sends.next_serial();
+            let read_limit = qp.read_limit as usize;
+            let Some(request) = qp.sends.next_mut() else { return Ok(Started::Nothing) };
+            // The request was posted after a disconnect.
+            if let done @ Progress::Done(_) = request.progress {
+                qp.sends.advance(done);
+                continue;
             }
-        };
-        let octets = if source.awaits_response() { 0 } else { memory.length };
-        let is_copied = octets <= self.copied_max || memory.is_captured;
-        let is_whole = is_copied && self.fits(limits, builder, &source, octets);
-        let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), builder)?;
-        if is_copied && !memory.is_captured {
-            qp.stats.copied_aside_bytes += u64::from(octets);
+            // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
+            if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
+                return Ok(Started::Nothing);
+            }
+            let solicited = request.flags.contains(WrFlags::SOLICITED);
+            let length = request.length;
+            let (is_captured, single) = (request.captured().is_some(), request.single());
+            let source = match &request.kind {
+                WqeKind::FastRegister { .. }
+                | WqeKind::Invalidate { .. }
+                | WqeKind::Bind { .. } => {
+                    execute_local(qp, regions)?;
+                    continue;
+                }
+                WqeKind::Send { invalidate } => {
+                    let kind = SendKind::new(*invalidate, solicited);
+                    request.msn = self.send_msn.0;
+                    qp.stats.sends += 1;
+                    OutboundMessage::Send { kind, msn: self.send_msn }
+                }
+                WqeKind::Write { to: Remote { stag, offset } } => {
+                    let source = OutboundMessage::Write { stag: *stag, offset: *offset };
+                    qp.stats.writes += 1;
+                    source
+                }
+                WqeKind::Read { .. } | WqeKind::Atomic { .. }
+                    if self.outstanding.len() >= read_limit =>
+                {
+                    return Ok(Started::Nothing);
+                }
+                WqeKind::Read { from, .. } => {
+                    let request_header = ReadRequest {
+                        sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
+                        sink_offset: TaggedOffset(0),
+                        octets: length,
+                        source_stag: from.stag,
+                        source_offset: from.offset,
+                    };
+                    request.msn = self.read_msn.0;
+                    qp.stats.reads += 1;
+                    OutboundMessage::Read { msn: self.read_msn, request: request_header }
+                }
+                WqeKind::Atomic { target: Remote { stag, offset }, .. } => {
+                    let (stag, offset, msn) = (*stag, *offset, self.read_msn);
+                    request.msn = msn.0;
+                    let Some(operation) = qp.sends.take_operands() else {
+                        unreachable!("each atomic has operands")
+                    };
+                    qp.stats.atomics += 1;
+                    let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
+                    OutboundMessage::Atomic { msn, request }
+                }
+                WqeKind::Immediate { data } => {
+                    let (msn, data) = (self.send_msn, *data);
+                    request.msn = msn.0;
+                    qp.stats.immediates += 1;
+                    OutboundMessage::Immediate { msn, data, solicited }
+                }
+            };
+            let awaits_response = source.awaits_response();
+            let octets = if awaits_response { 0 } else { length };
+            let is_copied = octets <= self.copied_max || is_captured;
+            let is_whole = is_copied && self.fits(limits, builder, &source, octets);
+            let memory = RequestMemory { serial, awaits_response, is_captured, single };
+            let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), builder)?;
+            if is_copied && !is_captured {
+                qp.stats.copied_aside_bytes += u64::from(octets);
+            }
+            self.number(serial, &source);
+            if pushed {
+                qp.sends.advance(sent(awaits_response, true));
+                return Ok(Started::Whole);
+            }
+            let segmenter = Segmenter::new(octets);
+            self.message = Some(Message { source, segmenter, is_copied });
+            return Ok(Started::Begun);
         }
-        self.number(memory.serial, &source);
-        if pushed {
-            qp.sends.advance(sent(source.awaits_response(), true));
-            return Ok(Started::Whole);
-        }
-        let segmenter = Segmenter::new(octets);
-        self.message = Some(Message { source, segmenter, is_copied });
-        Ok(Started::Begun)
-    }
-
-    /// Selects the next request, and creates the header of its message.
-    #[inline]
-    fn next_request(&mut self, qp: &mut Qp, regions: &mut Regions) -> Result<Next, Failure> {
-        let serial = qp.sends.next_serial();
-        let read_limit = qp.read_limit as usize;
-        let Some(request) = qp.sends.next_mut() else { return Ok(Next::None) };
-        // The request was posted after a disconnect.
-        if let done @ Progress::Done(_) = request.progress {
-            qp.sends.advance(done);
-            return Ok(Next::Done);
-        }
-        // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
-        if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
-            return Ok(Next::None);
-        }
-        let solicited = request.flags.contains(WrFlags::SOLICITED);
-        let length = request.length;
-        let (is_captured, single) = (request.captured().is_some(), request.single());
-        let source = match &request.kind {
-            WqeKind::FastRegister { region, prepared } => {
-                let ok = regions.fast_register(*region, prepared);
-                return finish_local(qp, ok);
-            }
-            WqeKind::Invalidate { target } => {
-                let target = *target;
-                let ok = regions.invalidate(qp.user(), target); // NDK-MEM-10, NDK-CQ-17
-                return finish_local(qp, ok);
-            }
-            WqeKind::Bind { prepared } => {
-                let prepared = **prepared;
-                let ok = regions.bind(qp.user(), prepared);
-                return finish_local(qp, ok);
-            }
-            WqeKind::Send { invalidate } => {
-                let kind = match (*invalidate, solicited) {
-                    (None, false) => SendKind::Plain,
-                    (None, true) => SendKind::Solicited,
-                    (Some(stag), false) => SendKind::Invalidate(stag),
-                    (Some(stag), true) => SendKind::SolicitedInvalidate(stag),
-                };
-                request.msn = self.send_msn.0;
-                qp.stats.sends += 1;
-                OutboundMessage::Send { kind, msn: self.send_msn }
-            }
-            WqeKind::Write { to: Remote { stag, offset } } => {
-                let source = OutboundMessage::Write { stag: *stag, offset: *offset };
-                qp.stats.writes += 1;
-                source
-            }
-            WqeKind::Read { .. } | WqeKind::Atomic { .. }
-                if self.outstanding.len() >= read_limit =>
-            {
-                return Ok(Next::None);
-            }
-            WqeKind::Read { from, .. } => {
-                let request_header = ReadRequest {
-                    sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
-                    sink_offset: TaggedOffset(0),
-                    octets: length,
-                    source_stag: from.stag,
-                    source_offset: from.offset,
-                };
-                request.msn = self.read_msn.0;
-                qp.stats.reads += 1;
-                OutboundMessage::Read { msn: self.read_msn, request: request_header }
-            }
-            WqeKind::Atomic { target: Remote { stag, offset }, .. } => {
-                let (stag, offset, msn) = (*stag, *offset, self.read_msn);
-                request.msn = msn.0;
-                let Some(operation) = qp.sends.take_operands() else {
-                    unreachable!("each atomic has operands")
-                };
-                qp.stats.atomics += 1;
-                let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
-                OutboundMessage::Atomic { msn, request }
-            }
-            WqeKind::Immediate { data } => {
-                let (msn, data) = (self.send_msn, *data);
-                request.msn = msn.0;
-                qp.stats.immediates += 1;
-                OutboundMessage::Immediate { msn, data, solicited }
-            }
-        };
-        Ok(Next::Message(source, RequestMemory { serial, length, is_captured, single }))
     }
 
     /// Checks a request's memory (NDK-MEM-17) and takes its payload. The payload is added to the list if `is_whole` and
@@ -240,10 +208,10 @@ impl Transmitter {
         (source, is_whole): (&OutboundMessage, bool),
         builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<bool, Failure> {
-        let &RequestMemory { serial, length: _, is_captured, single } = memory;
+        let &RequestMemory { serial, awaits_response, is_captured, single } = memory;
         let mut pieces = Pieces::new();
         let region = &mut self.source_region;
-        let is_accessible = if source.awaits_response() {
+        let is_accessible = if awaits_response {
             visit(region, qp, regions, (serial, single), Access::LOCAL_WRITE, |_| {})
         } else if is_captured {
             if let Some(captured) = qp.sends.captured(serial).filter(|data| !data.is_empty()) {
@@ -337,12 +305,21 @@ fn visit_entry<'a>(
         || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
 }
 
-/// Completes a local operation that was executed.
-fn finish_local(qp: &mut Qp, ok: bool) -> Result<Next, Failure> {
+/// Executes the next request, a local operation, and completes it.
+#[inline(never)]
+fn execute_local(qp: &mut Qp, regions: &mut Regions) -> Result<(), Failure> {
+    let user = qp.user();
+    let Some(request) = qp.sends.next_mut() else { return Ok(()) };
+    let ok = match &request.kind {
+        WqeKind::FastRegister { region, prepared } => regions.fast_register(*region, prepared),
+        WqeKind::Invalidate { target } => regions.invalidate(user, *target), // NDK-MEM-10, NDK-CQ-17
+        WqeKind::Bind { prepared } => regions.bind(user, **prepared),
+        _ => unreachable!("a local operation"),
+    };
     let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
     qp.sends.advance(Progress::Done(status));
-    if ok {
-        return Ok(Next::Done);
+    match ok {
+        true => Ok(()),
+        false => Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic))),
     }
-    Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)))
 }
