@@ -7,7 +7,10 @@ use crate::{
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rnic::{
         ConnectCause,
-        queues::cq::{Arrival, Completion, WcOpcode},
+        queues::{
+            cq::{Arrival, Completion},
+            wr::WcOpcode,
+        },
     },
 };
 

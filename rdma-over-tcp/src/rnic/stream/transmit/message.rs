@@ -1,69 +1,108 @@
-//! Start of a message: selection of the next request or response, its header, and its memory.
+//! Messages by operation: selection of the next request or response, header of each FPDU, expected response.
 
-use offload_engine::memory::{Piece, Span};
+use offload_engine::memory::Span;
 
-use super::{
-    ListBuilder, Message, Outstanding, Response, Started, Transmitter, sent,
-    source::OutboundMessage,
-};
+use super::{ListBuilder, Message, Started, Transmitter, memory::RequestMemory, sent};
 use crate::{
-    ddp::{Stag, TaggedOffset},
+    ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
     error::WireError,
     mpa::GatherList,
-    rdmap::{AtomicRequest, PendingRead, ReadRequest, Segmenter, SendKind, Terminate},
+    rdmap::{
+        ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, AtomicRequest, AtomicResponse,
+        IMMEDIATE_OCTETS, PendingRead, READ_REQUEST_OCTETS, ReadRequest, Segmenter, SendKind,
+        Terminate, atomic_request_header, atomic_response_header, immediate_header,
+        read_request_header, read_response_header, send_header, write_header,
+    },
     rnic::{
-        memory::{
-            region::{Granted, Owner, Regions},
-            registration::{Access, User},
-        },
+        memory::region::Regions,
         queues::{
             qp::Qp,
             send_queue::Progress,
-            wr::{Remote, Sge, WqeKind, WrFlags},
+            wr::{Remote, WqeKind, WrFlags},
         },
         status::WcStatus,
-        stream::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits},
+        stream::{
+            failure::Failure,
+            inbound_read::{InboundRead, InboundRequest},
+            sizes::ListLimits,
+        },
     },
 };
 
-/// Maximum number of memory pieces for a direct copy after the header. A message with more pieces takes the slow path.
-const PIECES_MAX: usize = 4;
-
-/// Pieces of memory of a message to copy.
-struct Pieces<'a> {
-    pieces: [Piece<'a>; PIECES_MAX],
-    /// Count of pieces. Those beyond [`PIECES_MAX`] are not stored.
-    count: usize,
+/// Header fields of a message, with its numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OutboundMessage {
+    Send { kind: SendKind, msn: Msn },
+    Write { stag: Stag, offset: TaggedOffset },
+    Read { msn: Msn, request: ReadRequest },
+    Response(InboundRead),
+    Atomic { msn: Msn, request: AtomicRequest },
+    AtomicResponse { msn: Msn, response: AtomicResponse },
+    Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
 }
 
-impl<'a> Pieces<'a> {
-    const fn new() -> Self {
-        Self { pieces: [Piece::EMPTY; PIECES_MAX], count: 0 }
+impl OutboundMessage {
+    pub(super) const fn is_request(&self) -> bool {
+        !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
     }
 
-    fn push(&mut self, piece: Piece<'a>) {
-        if let Some(place) = self.pieces.get_mut(self.count) {
-            *place = piece;
+    /// Returns true if the peer answers the request.
+    pub(super) const fn awaits_response(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    pub(super) const fn header_octets(&self) -> usize {
+        match self {
+            Self::Send { .. } => UNTAGGED_OCTETS,
+            Self::Write { .. } | Self::Response(_) => TAGGED_OCTETS,
+            Self::Read { .. } => UNTAGGED_OCTETS + READ_REQUEST_OCTETS,
+            Self::Atomic { .. } => UNTAGGED_OCTETS + ATOMIC_REQUEST_OCTETS,
+            Self::AtomicResponse { .. } => UNTAGGED_OCTETS + ATOMIC_RESPONSE_OCTETS,
+            Self::Immediate { .. } => UNTAGGED_OCTETS + IMMEDIATE_OCTETS,
         }
-        self.count += 1;
     }
 
-    /// Returns all pieces, if there are at most [`PIECES_MAX`].
-    fn all(&self) -> Option<&[Piece<'a>]> {
-        self.pieces.get(..self.count)
+    #[inline(always)]
+    pub(super) fn header(&self, offset: u32, last: bool) -> HeaderOctets {
+        let at = |TaggedOffset(start)| TaggedOffset(start.wrapping_add(u64::from(offset)));
+        match *self {
+            Self::Send { kind, msn } => send_header(last, kind, msn, offset),
+            Self::Write { stag, offset } => write_header(last, stag, at(offset)),
+            Self::Read { msn, request } => read_request_header(msn, &request),
+            Self::Response(InboundRead { request, .. }) => {
+                read_response_header(last, request.sink_stag, at(request.sink_offset))
+            }
+            Self::Atomic { msn, request } => atomic_request_header(msn, &request),
+            Self::AtomicResponse { msn, response } => atomic_response_header(msn, &response),
+            Self::Immediate { msn, data, solicited } => immediate_header(solicited, msn, data),
+        }
     }
 }
 
-/// Memory of a request.
-struct RequestMemory {
-    /// Serial of the request.
-    serial: u64,
-    /// True if the peer answers the request.
-    awaits_response: bool,
-    /// True if its data was captured by the post.
-    is_captured: bool,
-    /// Its entry, if there is exactly one.
-    single: Option<Sge>,
+/// Request that the peer answers. These requests share one numbering and are answered in order.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rnic::stream) struct Outstanding {
+    /// Serial of the request; `None` for an RTR.
+    pub(in crate::rnic::stream) serial: Option<u64>,
+    pub(in crate::rnic::stream) response: Response,
+}
+
+/// Response expected from the peer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rnic::stream) enum Response {
+    Read(PendingRead),
+    /// Response to the atomic with this identifier.
+    Atomic(u32),
+}
+
+impl Response {
+    /// Returns true if it has started, and its last segment has not arrived.
+    pub(super) const fn is_in_message(&self) -> bool {
+        match self {
+            Self::Read(pending) => pending.is_in_message(),
+            Self::Atomic(_) => false,
+        }
+    }
 }
 
 impl Transmitter {
@@ -197,59 +236,6 @@ impl Transmitter {
         }
     }
 
-    /// Checks a request's memory (NDK-MEM-17) and takes its payload. The payload is added to the list if `is_whole` and
-    /// it has few pieces; otherwise it is queued for segmentation. Returns true if all of the message is in the list.
-    #[inline]
-    fn take_memory(
-        &mut self,
-        qp: &mut Qp,
-        regions: &Regions,
-        memory: &RequestMemory,
-        (source, is_whole): (&OutboundMessage, bool),
-        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
-    ) -> Result<bool, Failure> {
-        let &RequestMemory { serial, awaits_response, is_captured, single } = memory;
-        let mut pieces = Pieces::new();
-        let region = &mut self.source_region;
-        let is_accessible = if awaits_response {
-            visit(region, qp, regions, (serial, single), Access::LOCAL_WRITE, |_| {})
-        } else if is_captured {
-            if let Some(captured) = qp.sends.captured(serial).filter(|data| !data.is_empty()) {
-                match is_whole {
-                    true => pieces.push(Piece::Private(captured)),
-                    false => self.payload.push_back(captured.clone().into()),
-                }
-            }
-            true
-        } else if is_whole {
-            visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                granted.each_piece(|piece| pieces.push(piece));
-            })
-        } else {
-            let payload = &mut self.payload;
-            visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                granted.each_span(|span| payload.push_back(span));
-            })
-        };
-        if !is_accessible {
-            self.payload.clear();
-            qp.sends.advance(Progress::Done(WcStatus::LocalProtection));
-            return Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)));
-        }
-        if !is_whole {
-            return Ok(false);
-        }
-        if let Some(all) = pieces.all() {
-            self.push_whole(builder, source, all);
-            return Ok(true);
-        }
-        let Self { payload, source_region: region, .. } = self;
-        visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-            granted.each_span(|span| payload.push_back(span));
-        });
-        Ok(false)
-    }
-
     /// Assigns the next message number, and registers the expected response.
     #[inline]
     fn number(&mut self, serial: u64, source: &OutboundMessage) {
@@ -267,42 +253,6 @@ impl Transmitter {
         self.outstanding.push_back(Outstanding { serial: Some(serial), response });
         self.read_msn = self.read_msn.next();
     }
-}
-
-/// Checks the memory of request `serial`, which may have a `single` entry, and calls `take` with each entry. `region`
-/// is looked up first. Returns true if all of the memory is accessible.
-#[inline]
-fn visit<'a>(
-    region: &mut Option<Owner>,
-    qp: &'a Qp,
-    regions: &'a Regions,
-    (serial, single): (u64, Option<Sge>),
-    right: Access,
-    mut take: impl FnMut(Granted<'a>),
-) -> bool {
-    let user = qp.user();
-    match single {
-        Some(sge) => visit_entry(region, user, regions, sge, right, take),
-        None => {
-            let mut entries = qp.sends.sges(serial);
-            entries.all(|sge| visit_entry(region, user, regions, sge, right, &mut take))
-        }
-    }
-}
-
-/// As [`visit`], for one entry.
-#[inline(always)]
-fn visit_entry<'a>(
-    region: &mut Option<Owner>,
-    user: User,
-    regions: &'a Regions,
-    sge: Sge,
-    right: Access,
-    take: impl FnOnce(Granted<'a>),
-) -> bool {
-    let Sge { address, length, token } = sge;
-    length == 0
-        || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
 }
 
 /// Executes the next request, a local operation, and completes it.
