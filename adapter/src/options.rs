@@ -277,10 +277,7 @@ mod tests {
     use std::{env, fs, process};
 
     use super::*;
-    use crate::{
-        MpaAcceptOptions, MpaRevision,
-        control::client::{self, Nodes},
-    };
+    use crate::control::client::{self, Nodes};
 
     #[test]
     fn option_of_nodes_is_refused_on_kernel_sockets() {
@@ -311,13 +308,9 @@ mod tests {
         let kept = AdapterOptions::default().configure(program());
         assert!(kept.rfc7306 && kept.markers && kept.crc && !kept.retry_plain);
         assert_eq!(kept.receive_wait, Duration::from_secs(30));
-        let accept = MpaAcceptOptions {
-            crc: Some(Switch::Off),
-            markers: Some(Switch::Off),
-            rtr: Some(crate::Rtr::Send),
-        };
+        let mpa = r#"{"crc":"off","markers":"off","rtr":"send","revision":"auto"}"#;
         let options = AdapterOptions {
-            mpa: MpaOptions { accept, revision: Some(MpaRevision::Auto) },
+            mpa: serde_json::from_str(mpa).unwrap(),
             rfc7306: Some(Switch::Off),
             receive_wait: Some(Duration::ZERO),
             ..AdapterOptions::default()
