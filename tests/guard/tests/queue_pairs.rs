@@ -6,10 +6,9 @@
 use std::{thread, time::Instant};
 
 use flue_guard::counting::{CountingAllocator, held_bytes};
-use host_stack::node::Node;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Begun, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus,
-    OpFlags, Pair, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, Begun, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pair, Pd,
+    Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Connection, Incoming, close_adapter},
 };
 

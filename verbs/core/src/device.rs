@@ -331,3 +331,22 @@ impl Deref for Device {
         &self.adapter
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process};
+
+    use super::*;
+
+    // A program must not fail because its capture cannot be created.
+    #[test]
+    fn adapter_opens_without_a_capture_that_cannot_be_created() {
+        let absent = env::temp_dir().join(format!("flue-absent-{}/pcap", process::id()));
+        let sockets = SocketsOptions { pcap: Some(absent), seed: None };
+        let transport = TransportOptions::Sockets(sockets);
+        let mut options = AdapterOptions { transport, ..AdapterOptions::default() };
+        assert!(options.open(Config::default()).is_err());
+        assert_eq!(open(&mut options, Config::default()).unwrap().adapters.len(), 1);
+        assert_eq!(options, AdapterOptions::default());
+    }
+}
