@@ -151,6 +151,10 @@ pub struct Waiter<'a> {
 impl Wait for Waiter<'_> {
     type Error = Failure;
 
+    fn adapter(&self) -> &Adapter {
+        self.adapter
+    }
+
     fn failed(&self, error: CallError) -> Failure {
         Failure::work(error.to_string())
     }

@@ -60,7 +60,7 @@ fn rping_toward_a_peer_without_ird_names_it() {
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
         let (local, none) = (([127, 0, 0, 1], 7001).into(), ReadLimit { inbound: 0, outbound: 1 });
-        let _connection = Connection::connect(waiter, &adapter, &qp, local, none, &[]).unwrap();
+        let _connection = Connection::connect(waiter, &qp, local, none, &[]).unwrap();
         // Memory for the server to read: address, token, 64 bytes.
         let advert = [&[0; 8][..], &[0, 0, 1, 0], &[0, 0, 0, 64]].concat();
         qp.send(1, Data::Inline(&[&advert]), OpFlags::empty()).unwrap();
@@ -311,13 +311,13 @@ impl End {
             Some(server) => {
                 for _ in 0..CONNECTIONS {
                     let qp = qp();
-                    let made = Connection::connect(waiter, &adapter, &qp, server, reads, &[]);
+                    let made = Connection::connect(waiter, &qp, server, reads, &[]);
                     pairs.push((qp, made.unwrap()));
                 }
             }
             None => {
                 let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000));
-                let mut incoming = Incoming::listen(waiter, &adapter, local, 64).unwrap();
+                let mut incoming = Incoming::listen(waiter, local, 64).unwrap();
                 listening.send(local).unwrap();
                 for _ in 0..CONNECTIONS {
                     let (qp, connector) = (qp(), incoming.next(waiter).unwrap());

@@ -4,7 +4,7 @@ use std::{fmt, mem, path::PathBuf, str::FromStr, time::Duration};
 
 use host_stack::node::Node;
 use rdma_over_tcp::{
-    adapter::{Adapter, SocketsConfig, open_sockets},
+    adapter::{Adapter, SocketsConfig, open_captured_sockets, open_sockets},
     rnic::Config,
     transport::NodeRnic,
 };
@@ -145,6 +145,8 @@ pub struct OpenAdapter {
     pub nodes: Vec<Node<NodeRnic>>,
     /// True if frames carry a virtio-net header; `None`: the TAP was not opened here.
     pub vnet_header: Option<bool>,
+    /// Configuration of the adapters: the program's defaults, overridden by the options. Its seed is not used.
+    pub config: Config,
 }
 
 impl OpenAdapter {
@@ -187,19 +189,21 @@ impl AdapterOptions {
     /// node.
     pub fn open(&self, config: Config) -> Result<OpenAdapter, Error> {
         let config = self.configure(config);
+        let mut opened =
+            OpenAdapter { adapters: Vec::new(), nodes: Vec::new(), vnet_header: None, config };
+        let config = opened.config.clone();
         match &self.transport {
-            TransportOptions::Sockets(sockets) => sockets.open(config),
+            TransportOptions::Sockets(sockets) => opened.adapters.push(sockets.open(config)?),
             TransportOptions::Node(node) => {
                 let node = NodeOptions::clone(node).completed()?;
                 let OpenLinks { links, vnet_header } = node.open_links()?;
-                let (nodes, adapters) = node.start_ndk(links, config)?.into_iter().unzip();
-                Ok(OpenAdapter { adapters, nodes, vnet_header: Some(vnet_header) })
+                opened.vnet_header = Some(vnet_header);
+                let started = node.start_ndk(links, config)?;
+                (opened.nodes, opened.adapters) = started.into_iter().unzip();
             }
-            TransportOptions::Launched(launched) => {
-                let adapters = vec![launched.open(config)?];
-                Ok(OpenAdapter { adapters, nodes: Vec::new(), vnet_header: None })
-            }
+            TransportOptions::Launched(launched) => opened.adapters.push(launched.open(config)?),
         }
+        Ok(opened)
     }
 
     /// Serves the control socket of `adapters`, which were opened with these options.
@@ -217,21 +221,19 @@ impl AdapterOptions {
 }
 
 impl SocketsOptions {
-    fn open(&self, config: Config) -> Result<OpenAdapter, Error> {
+    fn open(&self, config: Config) -> Result<Adapter, Error> {
         let seed = match self.seed {
             Some(seed) => seed.into(),
             None => u128::from(random_seed()?) << 64 | u128::from(random_seed()?),
         };
-        let adapter = open_sockets(SocketsConfig::default(), Config { seed, ..config })
-            .map_err(|error| Error::sockets(&error))?;
-        if let Some(path) = &self.pcap {
-            let output = OutputFile::create("--pcap", path)?;
-            let name = output.name().to_owned();
-            adapter
-                .start_capture(Box::new(output))
-                .map_err(|error| Error::operation(format!("{name}: {error}")))?;
-        }
-        Ok(OpenAdapter { adapters: vec![adapter], nodes: Vec::new(), vnet_header: None })
+        let config = Config { seed, ..config };
+        let Some(path) = &self.pcap else {
+            return open_sockets(SocketsConfig::default(), config)
+                .map_err(|error| Error::sockets(&error));
+        };
+        let output = OutputFile::create("--pcap", path)?;
+        open_captured_sockets(SocketsConfig::default(), config, Box::new(output))
+            .map_err(|error| Error::sockets(&error))
     }
 }
 
@@ -275,10 +277,7 @@ mod tests {
     use std::{env, fs, process};
 
     use super::*;
-    use crate::{
-        MpaAcceptOptions, MpaRevision,
-        control::client::{self, Nodes},
-    };
+    use crate::control::client::{self, Nodes};
 
     #[test]
     fn option_of_nodes_is_refused_on_kernel_sockets() {
@@ -309,13 +308,9 @@ mod tests {
         let kept = AdapterOptions::default().configure(program());
         assert!(kept.rfc7306 && kept.markers && kept.crc && !kept.retry_plain);
         assert_eq!(kept.receive_wait, Duration::from_secs(30));
-        let accept = MpaAcceptOptions {
-            crc: Some(Switch::Off),
-            markers: Some(Switch::Off),
-            rtr: Some(crate::Rtr::Send),
-        };
+        let mpa = r#"{"crc":"off","markers":"off","rtr":"send","revision":"auto"}"#;
         let options = AdapterOptions {
-            mpa: MpaOptions { accept, revision: Some(MpaRevision::Auto) },
+            mpa: serde_json::from_str(mpa).unwrap(),
             rfc7306: Some(Switch::Off),
             receive_wait: Some(Duration::ZERO),
             ..AdapterOptions::default()

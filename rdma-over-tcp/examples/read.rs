@@ -17,10 +17,9 @@ fn main() -> Outcome {
     let open = |seed| {
         open_sockets(SocketsConfig::default(), AdapterConfig { seed, ..AdapterConfig::default() })
     };
-    let (near, far) = (open(1)?, open(2)?);
-    let (mut near_waiter, mut far_waiter) = (near.clone(), far.clone());
+    let (mut near, mut far) = (open(1)?, open(2)?);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut incoming = Incoming::listen(&mut far_waiter, &far, any, 1)?;
+    let mut incoming = Incoming::listen(&mut far, any, 1)?;
     let server = incoming.listener().local_address().expect("it listens");
     let reads = ReadLimit { inbound: 8, outbound: 8 };
 
@@ -33,9 +32,9 @@ fn main() -> Outcome {
         // The private data of the reply carries the token and the address to the peer.
         let mut offer = mr.remote_token().to_be_bytes().to_vec();
         offer.extend(buffer.address().to_be_bytes());
-        let connector = incoming.next(&mut far_waiter)?;
-        let connection = Connection::accept(&mut far_waiter, connector, &qp, reads, &offer)?;
-        connection.poll(&mut far_waiter, &cq, &mut [NdkResultEx::default()])?;
+        let connector = incoming.next(&mut far)?;
+        let connection = Connection::accept(&mut far, connector, &qp, reads, &offer)?;
+        connection.poll(&mut far, &cq, &mut [NdkResultEx::default()])?;
         Ok(())
     });
 
@@ -43,7 +42,7 @@ fn main() -> Outcome {
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
     let (buffer, mr) = (near.allocate(TEXT.len())?, pd.create_mr(false)?);
     mr.register(&buffer, 0, TEXT.len(), MrFlags::ALLOW_LOCAL_WRITE)?;
-    let connection = Connection::connect(&mut near_waiter, &near, &qp, server, reads, &[])?;
+    let connection = Connection::connect(&mut near, &qp, server, reads, &[])?;
     let (token, address) = connection.private_data().split_at(4);
     let (token, address) =
         (u32::from_be_bytes(token.try_into()?), u64::from_be_bytes(address.try_into()?));
@@ -51,12 +50,12 @@ fn main() -> Outcome {
         Sge { address: buffer.address(), length: TEXT.len() as u32, token: mr.local_token() };
     qp.read(1, &[sink], address, token, OpFlags::empty())?;
     let mut results = [NdkResultEx::default()];
-    connection.poll(&mut near_waiter, &cq, &mut results)?;
+    connection.poll(&mut near, &cq, &mut results)?;
     let mut text = vec![0; TEXT.len()];
     buffer.read_at(0, &mut text);
     println!("{}: {}", results[0].status, String::from_utf8_lossy(&text));
     assert_eq!(text, TEXT);
-    connection.disconnect(&mut near_waiter)?;
+    connection.disconnect(&mut near)?;
     passive.join().expect("the passive side panics")
 }
 

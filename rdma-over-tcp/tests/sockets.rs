@@ -77,13 +77,13 @@ fn limits() -> ReadLimit {
 /// Connects to a listener.
 fn connect_to(end: &End, server: SocketAddr) -> Result<Connection, NodeError> {
     let End { adapter, qp, .. } = end;
-    Connection::connect(&mut adapter.clone(), adapter, qp, server, limits(), &[])
+    Connection::connect(&mut adapter.clone(), qp, server, limits(), &[])
 }
 
 /// Connects two ends.
 fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
     let local = SocketAddr::from((LOOPBACK, 0));
-    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 1).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), local, 1).unwrap();
     let server = incoming.listener().local_address().unwrap();
     thread::scope(|scope| {
         let passive = scope.spawn(|| -> Result<Connection, NodeError> {
@@ -137,7 +137,7 @@ fn raw_peer(far: &mut End) -> (TcpStream, Connection) {
         Initiator::new(StartupConfig { rtr, ..StartupConfig::default() })
     };
     let local = SocketAddr::from((LOOPBACK, 0));
-    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 1).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), local, 1).unwrap();
     let server = incoming.listener().local_address().unwrap();
     let peer = thread::spawn(move || {
         let mut peer = TcpStream::connect(server).unwrap();
@@ -241,8 +241,7 @@ fn a_source_is_deregistered_while_it_is_read() {
 
 /// Status of a connect that fails.
 fn refusal(end: &mut End, remote: SocketAddr) -> NtStatus {
-    let outcome =
-        Connection::connect(&mut end.adapter.clone(), &end.adapter, &end.qp, remote, limits(), &[]);
+    let outcome = Connection::connect(&mut end.adapter.clone(), &end.qp, remote, limits(), &[]);
     match outcome {
         Err(NodeError::Call(CallError { status, .. })) => status,
         other => panic!("{other:?}"),
@@ -255,7 +254,7 @@ fn unusable_addresses_are_refused() {
     let taken = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
     assert_eq!(refusal(&mut end, taken), NtStatus::CONNECTION_REFUSED, "port still open");
     let holder = TcpListener::bind((LOOPBACK, 0)).unwrap();
-    let listen = |local| match Incoming::listen(&mut end.adapter.clone(), &end.adapter, local, 1) {
+    let listen = |local| match Incoming::listen(&mut end.adapter.clone(), local, 1) {
         Err(NodeError::Call(CallError { status, .. })) => Err(status),
         other => other.map_err(|error| panic!("{error}")),
     };
@@ -358,7 +357,7 @@ fn dropped_end_disconnects_its_peer() {
 fn connections_leave_nothing() {
     let far = End::new(4096);
     let local = SocketAddr::from((LOOPBACK, 0));
-    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 16).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), local, 16).unwrap();
     let server = incoming.listener().local_address().unwrap();
     for round in 0..300 {
         let mut peer = TcpStream::connect(server).unwrap();

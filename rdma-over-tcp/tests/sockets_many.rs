@@ -57,8 +57,7 @@ impl End {
     }
 
     fn connect(&mut self, qp: &Qp, server: SocketAddr) -> Connection {
-        Connection::connect(&mut self.adapter.clone(), &self.adapter, qp, server, READS, &[])
-            .unwrap()
+        Connection::connect(&mut self.adapter.clone(), qp, server, READS, &[]).unwrap()
     }
 
     fn sge(&self, at: usize) -> Sge {
@@ -175,7 +174,7 @@ fn many() {
         .unwrap();
     let (mut near, mut far) = (End::new(BYTES * AT_ONCE), End::new(BYTES * AT_ONCE));
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 64).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), local, 64).unwrap();
     in_turn(&mut near, &mut far, &mut incoming);
     at_once(&mut near, &mut far, &mut incoming);
 }

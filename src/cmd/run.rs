@@ -26,8 +26,8 @@ use std::{
 
 use clap::Args;
 use flue_adapter::{
-    AdapterOptions, MpaAcceptOptions, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions,
-    Switch, TAP_DEFAULT, TransportOptions,
+    AdapterOptions, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions, Switch, TAP_DEFAULT,
+    TransportOptions,
     address_map::{AddressMapping, PortMapping},
     control::place::ControlPlace,
     launched::{Launch, LaunchedNode},
@@ -168,14 +168,14 @@ impl RunArgs {
 
     /// Returns the variables that would override options of the command line.
     fn overrides(&self) -> impl Iterator<Item = &'static str> {
-        let MpaOptions { accept: MpaAcceptOptions { crc, markers, rtr }, revision } = self.mpa;
+        let mpa = &self.mpa;
         let variables = [
             (settings::TAP, true),
             (settings::PCAP, self.node.node.pcap.is_some()),
-            (settings::MPA_CRC, crc.is_some()),
-            (settings::MPA_MARKERS, markers.is_some()),
-            (settings::MPA_REVISION, revision.is_some()),
-            (settings::RTR, rtr.is_some()),
+            (settings::MPA_CRC, mpa.accept.crc.is_some()),
+            (settings::MPA_MARKERS, mpa.accept.markers.is_some()),
+            (settings::MPA_REVISION, mpa.revision.is_some()),
+            (settings::RTR, mpa.accept.rtr.is_some()),
             (settings::RFC7306, self.rfc7306.is_some()),
             (settings::RECEIVE_WAIT, self.rnr_timeout.is_some()),
             (settings::MAP, !self.map.is_empty()),

@@ -36,21 +36,21 @@ pub const CLIENTS_MAX: usize = 256;
 #[error("node: client limit of {CLIENTS_MAX} reached")]
 pub struct TooManyClients;
 
-/// A tag is `generation * CLIENTS_MAX + index`.
+/// The index is the upper half of a tag, and the generation is the lower half.
 impl Name for ClientTag {
     #[inline]
     fn new(index: u32, generation: u32) -> Self {
-        Self(u64::from(generation) * CLIENTS_MAX as u64 + u64::from(index))
+        Self(u64::from(index) << 32 | u64::from(generation))
     }
 
     #[inline]
     fn index(self) -> u32 {
-        (self.0 % CLIENTS_MAX as u64) as u32
+        (self.0 >> 32) as u32
     }
 
     #[inline]
     fn generation(self) -> u32 {
-        (self.0 / CLIENTS_MAX as u64) as u32
+        self.0 as u32
     }
 }
 
@@ -73,7 +73,7 @@ impl Default for Clients {
 
 impl Clients {
     /// Tag of the first client registered.
-    pub const FIRST: ClientTag = ClientTag(FIRST_GENERATION as u64 * CLIENTS_MAX as u64);
+    pub const FIRST: ClientTag = ClientTag(FIRST_GENERATION as u64);
 
     /// Creates an empty table.
     pub const fn new() -> Self {

@@ -151,7 +151,7 @@ pub(super) struct Offloaded {
     /// VLAN id of the neighbor. 0 accepts any.
     vlan_id: u16,
     /// True if the connection is in the ready queue.
-    ready: bool,
+    pub(super) ready: bool,
     /// Time of the connection's entry in the timer heap, never later than its own timer.
     scheduled: Option<Instant>,
 }
@@ -312,6 +312,11 @@ impl Connections {
         if last.is_some_and(|last| last.flow == *flow) {
             return Some(self.last_found);
         }
+        self.find_other(flow)
+    }
+
+    #[inline(never)]
+    fn find_other(&mut self, flow: &FlowKey) -> Option<usize> {
         self.last_found = *self.by_flow.get(flow)?;
         Some(self.last_found)
     }

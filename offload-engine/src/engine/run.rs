@@ -340,11 +340,13 @@ impl Engine {
             offloaded.progress = true;
             offloaded.sent_since_data = false;
         }
-        let stopped = offloaded.tcp.is_stopped();
+        let (stopped, ready) = (offloaded.tcp.is_stopped(), offloaded.ready);
         if established && offloaded.tcp.is_closed() {
             self.statistics(frame.is_ipv6()).reset_established();
         }
-        self.connections.mark_ready(slot);
+        if !ready {
+            self.connections.mark_ready(slot);
+        }
         stopped
     }
 
@@ -380,20 +382,21 @@ impl Engine {
         // Sending consumes queue and window equally, so new room results from received data only.
         let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
-            let Some(offloaded) = self.connections.slot(slot) else { return };
+            let stalled = self.is_stalled();
+            let Some(mut offloaded) = self.connections.slot(slot) else { return };
             let raised = match later {
                 true => EventOutcome::None,
                 false => raise_events(now, offloaded, client),
             };
             if raised != EventOutcome::None {
                 self.notify_retrieves(slot);
+                if raised == EventOutcome::Closed {
+                    self.release(now, slot);
+                    return;
+                }
+                let Some(found) = self.connections.slot(slot) else { return };
+                offloaded = found;
             }
-            if raised == EventOutcome::Closed {
-                self.release(now, slot);
-                return;
-            }
-            let stalled = self.is_stalled();
-            let Some(offloaded) = self.connections.slot(slot) else { return };
             let waits = offloaded.tcp.backlog().is_some();
             if waits {
                 deliver_backlog(now, offloaded, client);

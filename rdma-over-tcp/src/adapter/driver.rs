@@ -14,7 +14,7 @@ use offload_engine::{
 
 use crate::{
     rnic::{ListenerId, Rnic, Urgency},
-    transport::{CaptureOutput, ListeningSocket},
+    transport::ListeningSocket,
 };
 
 /// TCP stack of a machine with an offload target.
@@ -123,15 +123,6 @@ pub trait Driver: Send + Sync {
     /// Returns the number of TCP segments received so far; `None`: not counted.
     fn segments_received(&self) -> Option<u64> {
         None
-    }
-
-    /// Starts a pcapng capture of sent and received data. Has no effect on a link, whose capture is a wrapper of the
-    /// link.
-    ///
-    /// # Errors
-    /// Those of the output.
-    fn start_capture(&self, _output: CaptureOutput) -> io::Result<()> {
-        Ok(())
     }
 
     /// Prepares for the exit of the process. Data in flight on closed connections gets `timeout` to arrive, and

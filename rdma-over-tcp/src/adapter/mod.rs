@@ -50,7 +50,7 @@ pub use self::node::{open, open_on, open_queues};
 pub use self::{
     driver::{Driver, Stack},
     panic_handler::PanicHandler,
-    sockets::{SocketsConfig, open_sockets},
+    sockets::{SocketsConfig, open_captured_sockets, open_sockets},
 };
 use crate::rnic::{Rnic, Urgency};
 

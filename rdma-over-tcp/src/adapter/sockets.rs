@@ -49,6 +49,29 @@ impl Default for SocketsConfig {
 /// # Errors
 /// No descriptor or thread is available, or (InvalidInput) keep-alive exceeds its limits.
 pub fn open_sockets(config: SocketsConfig, adapter: Config) -> io::Result<Adapter> {
+    open(config, adapter, None)
+}
+
+/// Opens an adapter as [`open_sockets`] does, and captures the data that it sends and receives, in pcapng.
+///
+/// Frames are synthesized around the data. Wireshark shows MPA, DDP and RDMAP, and the TCP of a connection without
+/// losses. The interface is named `kernel`. A later error of the output ends the capture and is logged.
+///
+/// # Errors
+/// As [`open_sockets`]; or those of the output.
+pub fn open_captured_sockets(
+    config: SocketsConfig,
+    adapter: Config,
+    capture: CaptureOutput,
+) -> io::Result<Adapter> {
+    open(config, adapter, Some(capture))
+}
+
+fn open(
+    config: SocketsConfig,
+    adapter: Config,
+    capture: Option<CaptureOutput>,
+) -> io::Result<Adapter> {
     let doorbell = Arc::new(Doorbell::new()?);
     let (bell, presence) = (doorbell.clone(), Arc::new(Presence::new()?));
     let wake = move || bell.ring();
@@ -56,6 +79,15 @@ pub fn open_sockets(config: SocketsConfig, adapter: Config) -> io::Result<Adapte
     let descriptor = moved_up(core.descriptor().as_fd().try_clone_to_owned()?);
     let SocketsConfig { spin } = config;
     let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
+    if let Some(output) = capture {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let unix_nanos = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
+        shared.with(|core, now| {
+            let at_zero = unix_nanos.saturating_sub(now.as_nanos());
+            core.start_capture(Recorder::new(output, "kernel", at_zero)?);
+            io::Result::Ok(())
+        })?;
+    }
     let of_callbacks = presence.clone();
     let shared = Arc::new(shared.with_progress_thread(Box::new(move || of_callbacks.request())));
     let (own, of_thread) = (shared.clone(), presence.clone());
@@ -125,19 +157,6 @@ impl Driver for Sockets {
     fn migrate(&self, _handle: OffloadHandle, _to: Stack) -> io::Result<()> {
         let message = "kernel sockets: migration not supported";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
-    }
-
-    /// Frames are synthesized around the data sent and received. Wireshark shows MPA, DDP and RDMAP, and the TCP of a
-    /// connection without losses. The interface is named `kernel`. A later error of the output ends the capture and is
-    /// logged.
-    fn start_capture(&self, output: CaptureOutput) -> io::Result<()> {
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.shared.with(|core, now| {
-            let at_zero = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
-            let at_zero = at_zero.saturating_sub(now.as_nanos());
-            core.start_capture(Recorder::new(output, "kernel", at_zero)?);
-            Ok(())
-        })
     }
 
     /// The kernel delivers data in flight on closed connections. Captures are flushed here because a process that calls

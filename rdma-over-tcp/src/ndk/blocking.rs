@@ -10,33 +10,32 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Two nodes on a link in memory; `ndk::open` has one on a TAP, `ndk::open_sockets` needs none.
-//! let Pair { adapters: [near, far], nodes: [mut near_node, mut far_node] } =
-//!     Pair::open(AdapterConfig::default())?;
+//! let Pair { adapters: [mut near, mut far], .. } = Pair::open(AdapterConfig::default())?;
 //! let server = (Pair::ADDRESSES[1], 7174).into();
 //!
-//! let mut incoming = Incoming::listen(&mut far_node, &far, server, 1)?;
+//! let mut incoming = Incoming::listen(&mut far, server, 1)?;
 //! let passive = thread::spawn(move || -> Result<Vec<u8>, NodeError> {
 //!     let (pd, cq) = (far.create_pd()?, far.create_cq(16, |_| {})?);
 //!     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
 //!     let (buffer, mr) = (far.allocate(4096)?, pd.create_mr(false)?);
 //!     mr.register(&buffer, 0, 4096, MrFlags::ALLOW_LOCAL_WRITE)?;
 //!     qp.receive(1, &[Sge { address: buffer.address(), length: 4096, token: mr.local_token() }])?;
-//!     let connector = incoming.next(&mut far_node)?;
-//!     let connection = Connection::accept(&mut far_node, connector, &qp, ReadLimit::default(), &[])?;
+//!     let connector = incoming.next(&mut far)?;
+//!     let connection = Connection::accept(&mut far, connector, &qp, ReadLimit::default(), &[])?;
 //!     let mut results = [NdkResultEx::default()];
-//!     connection.poll(&mut far_node, &cq, &mut results)?;
+//!     connection.poll(&mut far, &cq, &mut results)?;
 //!     let mut data = vec![0; results[0].bytes_transferred as usize];
 //!     buffer.read_at(0, &mut data);
-//!     connection.disconnect(&mut far_node)?;
+//!     connection.disconnect(&mut far)?;
 //!     Ok(data)
 //! });
 //!
 //! let (pd, cq) = (near.create_pd()?, near.create_cq(16, |_| {})?);
 //! let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
-//! let connection = Connection::connect(&mut near_node, &near, &qp, server, ReadLimit::default(), &[])?;
+//! let connection = Connection::connect(&mut near, &qp, server, ReadLimit::default(), &[])?;
 //! qp.send(1, Data::Inline(&[b"hello"]), OpFlags::empty())?;
 //! assert_eq!(passive.join().unwrap()?, b"hello");
-//! connection.disconnect(&mut near_node)?;
+//! connection.disconnect(&mut near)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -51,15 +50,18 @@ use std::sync::{
 use offload_engine::runtime::WaitError;
 
 use super::{
-    Adapter, Begun, CallError, ConnectCause, Connector, Cq, Driver, Ended, Listener, NdkResultEx,
-    NtStatus, Qp, ReadLimit, SharedEndpoint, call::peer_data, turn_away,
+    Adapter, Begun, CallError, ConnectCause, Connector, Cq, Ended, Listener, NdkResultEx, NtStatus,
+    Qp, ReadLimit, SharedEndpoint, call::peer_data, turn_away,
 };
 
-/// Wait for an event of an adapter. An [`Adapter`] and its [`Driver`] wait without a limit. A program with a time
-/// limit, or one that has to check for signals, implements its own.
+/// Wait for an event of an adapter. An [`Adapter`] waits without a limit. A program with a time limit, or one that has
+/// to check for signals, implements its own.
 pub trait Wait {
     /// Error of a wait that ended without a result, or of a failed call.
     type Error;
+
+    /// Returns the adapter whose events end the wait.
+    fn adapter(&self) -> &Adapter;
 
     /// Converts the error of a failed call.
     fn failed(&self, error: CallError) -> Self::Error;
@@ -86,25 +88,12 @@ pub enum NodeError {
     Wait(#[from] WaitError),
 }
 
-impl<D: Driver> Wait for D {
-    type Error = NodeError;
-
-    fn failed(&self, error: CallError) -> NodeError {
-        error.into()
-    }
-
-    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, NodeError> {
-        let mut found = None;
-        self.wait_while(None, &mut || {
-            found = look();
-            found.is_some()
-        })?;
-        Ok(found.ok_or(WaitError::TimedOut)?)
-    }
-}
-
 impl Wait for Adapter {
     type Error = NodeError;
+
+    fn adapter(&self) -> &Adapter {
+        self
+    }
 
     fn failed(&self, error: CallError) -> NodeError {
         error.into()
@@ -160,8 +149,8 @@ fn call_with_cause<W: Wait>(
 ///
 /// # Errors
 /// The wait failed.
-pub fn close_adapter<W: Wait>(waiter: &mut W, adapter: &Adapter) -> Result<(), W::Error> {
-    let closed = Begun::close(|done| adapter.close(done));
+pub fn close_adapter<W: Wait>(waiter: &mut W) -> Result<(), W::Error> {
+    let closed = Begun::close(|done| waiter.adapter().close(done));
     waiter.wait(|| closed.status()).map(drop)
 }
 
@@ -171,12 +160,11 @@ pub fn close_adapter<W: Wait>(waiter: &mut W, adapter: &Adapter) -> Result<(), W
 /// As [`Adapter::create_shared_endpoint`]; or the wait failed.
 pub fn create_shared_endpoint<W: Wait>(
     waiter: &mut W,
-    adapter: &Adapter,
     local: SocketAddr,
 ) -> Result<SharedEndpoint, W::Error> {
     let created = Arc::new(OnceLock::new());
     let completed = created.clone();
-    let status = adapter.create_shared_endpoint(local, move |endpoint| {
+    let status = waiter.adapter().create_shared_endpoint(local, move |endpoint| {
         // The creation completes once.
         let _ = completed.set(endpoint);
     });
@@ -204,7 +192,6 @@ impl Incoming {
     /// As [`Listener::listen`]; or the wait failed.
     pub fn listen<W: Wait>(
         waiter: &mut W,
-        adapter: &Adapter,
         local: SocketAddr,
         backlog: usize,
     ) -> Result<Self, W::Error> {
@@ -217,7 +204,7 @@ impl Incoming {
                 turn_away(&connector, &[]);
             }
         };
-        let listener = adapter.create_listener(event).map_err(|status| {
+        let listener = waiter.adapter().create_listener(event).map_err(|status| {
             waiter.failed(CallError { call: name.clone(), status, cause: None })
         })?;
         call(waiter, &name, |done| listener.listen(local, done))?;
@@ -258,14 +245,13 @@ impl Connection {
     /// As [`Connector::connect`] and [`Connector::complete_connect`]; or the wait failed.
     pub fn connect<W: Wait>(
         waiter: &mut W,
-        adapter: &Adapter,
         qp: &Qp,
         remote: SocketAddr,
         limits: ReadLimit,
         private_data: &[u8],
     ) -> Result<Self, W::Error> {
         let name = format!("connect to {remote}");
-        let connector = adapter.create_connector().map_err(|status| {
+        let connector = waiter.adapter().create_connector().map_err(|status| {
             waiter.failed(CallError { call: name.clone(), status, cause: None })
         })?;
         let mut connection = Self::of(connector);

@@ -8,7 +8,7 @@ use core::fmt;
 use bitflags::bitflags;
 
 use super::status::NtStatus;
-use crate::rnic::{Access, Arm, WrFlags};
+use crate::rnic::{Access, Arm, WcOpcode, WrFlags};
 
 bitflags! {
     /// NDK_OP_FLAG_*: flags of a work request.
@@ -138,6 +138,24 @@ pub enum OperationType {
     Immediate = 0x1_0004,
     /// A receive completed by a peer's immediate data; its buffer is unchanged.
     ReceiveImmediate = 0x1_8001,
+}
+
+impl From<WcOpcode> for OperationType {
+    #[inline]
+    fn from(opcode: WcOpcode) -> Self {
+        match opcode {
+            WcOpcode::Send => Self::Send,
+            WcOpcode::Write => Self::Write,
+            WcOpcode::Read => Self::Read,
+            WcOpcode::FastRegister => Self::FastRegister,
+            WcOpcode::Invalidate => Self::Invalidate,
+            WcOpcode::Bind => Self::Bind,
+            WcOpcode::Receive => Self::Receive,
+            WcOpcode::FetchAdd => Self::FetchAdd,
+            WcOpcode::CompareSwap => Self::CompareSwap,
+            WcOpcode::Immediate => Self::Immediate,
+        }
+    }
 }
 
 impl fmt::Display for OperationType {

@@ -7,7 +7,7 @@ use crate::{
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rnic::{
         ConnectCause,
-        queues::cq::{Arrival, Completion, WcOpcode},
+        queues::cq::{Arrival, Completion},
     },
 };
 
@@ -250,24 +250,6 @@ impl From<Completion> for NdkResultEx {
             }
         }
         result
-    }
-}
-
-impl From<WcOpcode> for OperationType {
-    #[inline]
-    fn from(opcode: WcOpcode) -> Self {
-        match opcode {
-            WcOpcode::Send => Self::Send,
-            WcOpcode::Write => Self::Write,
-            WcOpcode::Read => Self::Read,
-            WcOpcode::FastRegister => Self::FastRegister,
-            WcOpcode::Invalidate => Self::Invalidate,
-            WcOpcode::Bind => Self::Bind,
-            WcOpcode::Receive => Self::Receive,
-            WcOpcode::FetchAdd => Self::FetchAdd,
-            WcOpcode::CompareSwap => Self::CompareSwap,
-            WcOpcode::Immediate => Self::Immediate,
-        }
     }
 }
 

@@ -162,6 +162,16 @@ pub enum SendKind {
 }
 
 impl SendKind {
+    /// Returns the kind of a Send that invalidates `invalidate`, if given.
+    pub const fn new(invalidate: Option<Stag>, solicited: bool) -> Self {
+        match (invalidate, solicited) {
+            (None, false) => Self::Plain,
+            (None, true) => Self::Solicited,
+            (Some(stag), false) => Self::Invalidate(stag),
+            (Some(stag), true) => Self::SolicitedInvalidate(stag),
+        }
+    }
+
     /// Returns the opcode.
     pub const fn opcode(self) -> Opcode {
         match self {

@@ -86,10 +86,10 @@ pub use self::{
         lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     },
     queues::{
-        cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification, WcOpcode},
+        cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification},
         qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
         srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
-        wr::{Data, Operation, Remote, Sge, WrFlags},
+        wr::{Data, Operation, Remote, Sge, WcOpcode, WrFlags},
     },
     rnic::Rnic,
     stats::{ConnectionEntry, Counters, History, QpStats},

@@ -319,8 +319,7 @@ impl LabNode {
         }
         let remote = SocketAddr::new(session.plan().target, session.plan().port);
         let waiter = &mut self.waiter(session, None);
-        let connection =
-            Connection::connect(waiter, &self.adapter, &self.qp, remote, READ_LIMIT, &[])?;
+        let connection = Connection::connect(waiter, &self.qp, remote, READ_LIMIT, &[])?;
         self.report_connected(session)?;
         Ok(connection)
     }
@@ -332,7 +331,7 @@ impl LabNode {
     {
         let local = SocketAddr::new(session.plan().target, session.plan().port);
         let waiter = &mut self.waiter(session, None);
-        let mut incoming = Incoming::listen(waiter, &self.adapter, local, 1)?;
+        let mut incoming = Incoming::listen(waiter, local, 1)?;
         self.begin(session)?;
         let waiter = &mut self.waiter(session, None);
         let connector = incoming.next(waiter)?;
@@ -610,6 +609,10 @@ struct Waiter<'a, R: BufRead, W: Write> {
 
 impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
     type Error = Failure;
+
+    fn adapter(&self) -> &Adapter {
+        &self.node.adapter
+    }
 
     fn failed(&self, error: CallError) -> Failure {
         Failure::work(error.to_string())

@@ -85,7 +85,6 @@ impl From<StepError> for Failure {
 struct Run<'a> {
     args: &'a RpingArgs,
     waiter: Waiter<'a>,
-    adapter: &'a Adapter,
     cq: Cq,
     qp: Qp,
     buffer: RegisteredBuffer,
@@ -112,7 +111,6 @@ impl<'a> Run<'a> {
         Ok(Self {
             args,
             waiter,
-            adapter,
             cq,
             qp,
             token: mr.local_token(),
@@ -155,8 +153,7 @@ impl<'a> Run<'a> {
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
         self.post_receive()?;
-        let connected =
-            Connection::connect(&mut self.waiter, self.adapter, &self.qp, remote, LIMITS, &[]);
+        let connected = Connection::connect(&mut self.waiter, &self.qp, remote, LIMITS, &[]);
         let connection = connected?;
         self.established(&connection, console);
         let mut client = Client::new(count, self.advert(1));
@@ -166,7 +163,7 @@ impl<'a> Run<'a> {
     }
 
     fn server(&mut self, local: SocketAddr, console: &mut Console<'_>) -> Result<(), Failure> {
-        let mut incoming = Incoming::listen(&mut self.waiter, self.adapter, local, 1)?;
+        let mut incoming = Incoming::listen(&mut self.waiter, local, 1)?;
         let local = incoming.listener().local_address().unwrap_or(local);
         console.remark(format_args!("listening: {local}"));
         let connector = incoming.next(&mut self.waiter)?;

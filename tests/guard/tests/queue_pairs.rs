@@ -6,10 +6,9 @@
 use std::{thread, time::Instant};
 
 use flue_guard::counting::{CountingAllocator, held_bytes};
-use host_stack::node::Node;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Begun, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus,
-    OpFlags, Pair, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, Begun, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pair, Pd,
+    Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Connection, Incoming, close_adapter},
 };
 
@@ -27,7 +26,6 @@ const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
 /// One node, with memory shared by all of its queue pairs: each has a part to send from and one to receive
 /// into.
 struct End {
-    node: Node<AdapterCore>,
     adapter: Adapter,
     pd: Pd,
     cq: Cq,
@@ -37,12 +35,12 @@ struct End {
 }
 
 impl End {
-    fn new(node: Node<AdapterCore>, adapter: Adapter) -> Self {
+    fn new(adapter: Adapter) -> Self {
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(2048, |_| {}).unwrap());
         let (mr, buffer) =
             (pd.create_mr(false).unwrap(), adapter.allocate(2 * COUNT * BYTES).unwrap());
         mr.register(&buffer, 0, 2 * COUNT * BYTES, MrFlags::ALLOW_LOCAL_WRITE).unwrap();
-        Self { node, adapter, pd, cq, mr, buffer, pairs: Vec::with_capacity(COUNT) }
+        Self { adapter, pd, cq, mr, buffer, pairs: Vec::with_capacity(COUNT) }
     }
 
     fn qp(&self) -> Qp {
@@ -79,7 +77,7 @@ impl End {
         let (mut results, mut left) = ([NdkResultEx::default(); 64], 2 * COUNT);
         while left > 0 {
             let take = || Some(self.cq.poll_ex(&mut results)).filter(|count| *count > 0);
-            let count = self.node.wait_until(None, take).unwrap();
+            let count = self.adapter.wait_until(None, take).unwrap();
             assert!(results[..count].iter().all(|result| result.status == NtStatus::SUCCESS));
             left -= count;
         }
@@ -95,7 +93,7 @@ impl End {
 
     /// Closes all objects, in an arbitrary order that respects their dependencies.
     fn close(self) {
-        let Self { mut node, adapter, pd, cq, mr, pairs, .. } = self;
+        let Self { mut adapter, pd, cq, mr, pairs, .. } = self;
         let mut closes: Vec<_> = [Begun::close(|done| pd.close(done))].into();
         closes.push(Begun::close(|done| cq.close(done)));
         closes.push(Begun::close(|done| mr.close(done)));
@@ -103,7 +101,7 @@ impl End {
             closes.push(Begun::close(|done| qp.close(done)));
             closes.push(Begun::close(|done| connection.connector().close(done)));
         }
-        close_adapter(&mut node, &adapter).unwrap();
+        close_adapter(&mut adapter).unwrap();
         assert!(closes.iter().all(|close| close.status() == Some(NtStatus::SUCCESS)));
         assert!(adapter.connections().is_empty());
     }
@@ -114,15 +112,14 @@ fn connect(near: &mut End, far: &mut End, incoming: &mut Incoming) {
     thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..COUNT {
-                let (connector, qp) = (incoming.next(&mut far.node).unwrap(), far.qp());
-                let accepted = Connection::accept(&mut far.node, connector, &qp, READS, &[]);
+                let (connector, qp) = (incoming.next(&mut far.adapter).unwrap(), far.qp());
+                let accepted = Connection::accept(&mut far.adapter, connector, &qp, READS, &[]);
                 far.pairs.push((qp, accepted.unwrap()));
             }
         });
         for _ in 0..COUNT {
             let qp = near.qp();
-            let End { node, adapter, .. } = near;
-            let connected = Connection::connect(node, adapter, &qp, server, READS, &[]);
+            let connected = Connection::connect(&mut near.adapter, &qp, server, READS, &[]);
             near.pairs.push((qp, connected.unwrap()));
         }
     });
@@ -135,11 +132,11 @@ fn each(before: u64) -> u64 {
 
 #[test]
 fn thousand_queue_pairs_stay_within_memory_limit() {
-    let Pair { adapters: [near, far], nodes: [near_node, far_node] } =
-        Pair::open(AdapterConfig::default()).unwrap();
-    let (mut near, mut far) = (End::new(near_node, near), End::new(far_node, far));
+    let Pair { adapters, nodes } = Pair::open(AdapterConfig::default()).unwrap();
+    drop(nodes);
+    let [mut near, mut far] = adapters.map(End::new);
     let server = (Pair::ADDRESSES[1], 7174).into();
-    let mut incoming = Incoming::listen(&mut far.node, &far.adapter, server, 8).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter, server, 8).unwrap();
     let (before, begin) = (held_bytes(), Instant::now());
     connect(&mut near, &mut far, &mut incoming);
     let (connected, time) = (each(before), begin.elapsed());
@@ -156,10 +153,10 @@ fn thousand_queue_pairs_stay_within_memory_limit() {
     println!("{connected} bytes connected and idle, {worked} when it has sent and received");
     assert!(connected <= HELD_MAX && worked <= HELD_MAX, "{connected} {worked}");
     for (_, connection) in &near.pairs {
-        connection.disconnect(&mut near.node).unwrap();
+        connection.disconnect(&mut near.adapter).unwrap();
     }
     for (_, connection) in &far.pairs {
-        connection.disconnect(&mut far.node).unwrap();
+        connection.disconnect(&mut far.adapter).unwrap();
     }
     let listening = Begun::close(|done| incoming.listener().close(done));
     near.close();

@@ -10,9 +10,7 @@ use std::{
     time::Duration,
 };
 
-use flue_adapter::{
-    AdapterOptions, SocketsOptions, TransportOptions, control::server::Control, output::OutputFile,
-};
+use flue_adapter::{AdapterOptions, control::server::Control};
 use flue_verbs_core::{
     address::{self, Interface},
     device::Device,
@@ -74,11 +72,6 @@ pub(crate) fn open_log() {
 
 /// Returns the options of the adapter, and the defaults for verbs programs.
 fn options() -> (AdapterOptions, Config) {
-    let mut options = settings().adapter();
-    // A capture that cannot be written must not prevent the adapter from opening ([`start_capture`]).
-    if let TransportOptions::Sockets(sockets) = &mut options.transport {
-        sockets.pcap = None;
-    }
     let config = Config {
         // The callbacks only set flags and write to pipes, so they need no separate thread.
         callbacks: CallbackThread::Caller,
@@ -88,7 +81,7 @@ fn options() -> (AdapterOptions, Config) {
         end_wait: END_WAIT,
         ..Config::default()
     };
-    (options, config)
+    (settings().adapter(), config)
 }
 
 /// Adapter of a process, with its control socket.
@@ -101,10 +94,9 @@ struct Started {
 
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
-/// Starts the services of the adapter, which end with the process: usage record, capture, control socket, exit handler.
+/// Starts the services of the adapter, which end with the process: usage record, control socket, exit handler.
 fn start_services(device: &'static Device) {
     report_link_loss(device);
-    start_capture(device);
     if let Some(path) = &settings().usage
         && let Err(error) = usage::begin(path)
     {
@@ -123,21 +115,6 @@ fn start_services(device: &'static Device) {
     // SAFETY: `finish` is a function of this library, which is never unloaded while the program runs.
     if unsafe { libc::atexit(finish) } != 0 {
         tracing::error!("exit handler not installed: captures may end early");
-    }
-}
-
-fn start_capture(device: &Device) {
-    let TransportOptions::Sockets(SocketsOptions { pcap: Some(path), .. }) =
-        settings().adapter().transport
-    else {
-        return;
-    };
-    let output = match OutputFile::create("capture to", &path) {
-        Ok(output) => output,
-        Err(error) => return tracing::error!("{error}"),
-    };
-    if let Err(error) = device.start_capture(Box::new(output)) {
-        tracing::error!("capture to {}: {error}", path.display());
     }
 }
 

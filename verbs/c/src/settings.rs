@@ -192,19 +192,17 @@ mod tests {
             settings::CONTROL => Some("none".into()),
             _ => None,
         });
+        let accept = MpaAcceptOptions {
+            crc: Some(Switch::Off),
+            markers: Some(Switch::On),
+            ..MpaAcceptOptions::default()
+        };
         let expected = AdapterOptions {
             transport: TransportOptions::Sockets(SocketsOptions {
                 pcap: Some("/tmp/a.pcapng".into()),
                 seed: None,
             }),
-            mpa: MpaOptions {
-                accept: MpaAcceptOptions {
-                    crc: Some(Switch::Off),
-                    markers: Some(Switch::On),
-                    rtr: None,
-                },
-                revision: Some(MpaRevision::Auto),
-            },
+            mpa: MpaOptions { revision: Some(MpaRevision::Auto), ..accept.into() },
             rfc7306: Some(Switch::Off),
             receive_wait: Some(Duration::from_millis(250)),
             map: AddressMap {

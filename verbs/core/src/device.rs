@@ -21,7 +21,7 @@ use std::{
 };
 
 use flue_adapter::{
-    AdapterOptions, Error, NodeOptions,
+    AdapterOptions, Error, NodeOptions, OpenAdapter, SocketsOptions, TransportOptions,
     address_map::{AddressMap, View},
 };
 use offload_engine::{
@@ -114,6 +114,20 @@ fn errno(node: Option<&NodeOptions>, error: &Error) -> Errno {
     }
 }
 
+/// Opens the adapter. A capture that cannot be created is logged, and does not prevent it.
+fn open(options: &mut AdapterOptions, config: Config) -> Result<OpenAdapter, Error> {
+    let error = match options.open(config.clone()) {
+        Err(error) => error,
+        opened => return opened,
+    };
+    match &mut options.transport {
+        TransportOptions::Sockets(SocketsOptions { pcap: pcap @ Some(_), .. }) => *pcap = None,
+        _ => return Err(error),
+    }
+    tracing::error!("{error}");
+    options.open(config)
+}
+
 impl Device {
     /// Returns the device of this process, and starts it at the first call. `options` returns the options, and the
     /// defaults of the program for those without a value.
@@ -170,12 +184,11 @@ impl Device {
         // Verbs have no half-closed connections, so a peer's FIN closes the connection. A program may listen again on
         // an address that accepted connections still use.
         let config = Config { flush_on_peer_close: true, exclusive_endpoints: false, ..config };
-        let options = options.completed().map_err(|error| errno(None, &error))?;
-        let config = options.configure(config);
-        let (limits, rfc7306) = (config.limits, config.rfc7306);
-        let opened =
-            options.open(config).map_err(|error| errno(options.transport.node(), &error))?;
+        let mut options = options.completed().map_err(|error| errno(None, &error))?;
+        let opened = open(&mut options, config);
+        let opened = opened.map_err(|error| errno(options.transport.node(), &error))?;
         let adapter = opened.first().clone();
+        let Config { limits, rfc7306, .. } = opened.config;
         let AdapterOptions { transport, map, .. } = options;
         let node = transport.node().cloned().map(Box::new);
         let addresses = node.map_or(Addresses::Machine, Addresses::Node);
@@ -316,5 +329,24 @@ impl Deref for Device {
     #[inline]
     fn deref(&self) -> &Adapter {
         &self.adapter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process};
+
+    use super::*;
+
+    // A program must not fail because its capture cannot be created.
+    #[test]
+    fn adapter_opens_without_a_capture_that_cannot_be_created() {
+        let absent = env::temp_dir().join(format!("flue-absent-{}/pcap", process::id()));
+        let sockets = SocketsOptions { pcap: Some(absent), seed: None };
+        let transport = TransportOptions::Sockets(sockets);
+        let mut options = AdapterOptions { transport, ..AdapterOptions::default() };
+        assert!(options.open(Config::default()).is_err());
+        assert_eq!(open(&mut options, Config::default()).unwrap().adapters.len(), 1);
+        assert_eq!(options, AdapterOptions::default());
     }
 }

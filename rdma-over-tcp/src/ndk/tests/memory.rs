@@ -184,6 +184,18 @@ fn wild_logical_addresses() {
     }
 }
 
+// A mapping is an object of the adapter, which is in use until the mapping is released.
+#[test]
+fn adapter_with_a_mapping_is_not_idle() {
+    let bench = Bench::new(1);
+    let adapter = &bench.nodes[0].adapter;
+    assert!(bench.nodes[0].is_idle());
+    let lam = build(adapter, &chain(0, &[4096]));
+    assert!(!bench.nodes[0].is_idle());
+    assert_eq!(adapter.release_lam(&lam, || {}), NtStatus::SUCCESS);
+    assert!(bench.nodes[0].is_idle());
+}
+
 // NDK-FLG-3: a read into logical addresses has no token to invalidate.
 #[test]
 fn a_read_does_not_invalidate_the_privileged_token() {

@@ -95,11 +95,7 @@ fn callbacks_run_on_adapter_thread() {
 }
 
 /// Connects an adapter to itself, and sends.
-fn connect_to_itself<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
-    waiter: &W,
-    adapter: &Adapter,
-    (listen_at, remote): (SocketAddr, SocketAddr),
-) {
+fn connect_to_itself(adapter: &Adapter, (listen_at, remote): (SocketAddr, SocketAddr)) {
     let flags = adapter.info().adapter_flags;
     assert!(flags.contains(AdapterFlags::LOOPBACK_CONNECTIONS_SUPPORTED));
     let pd = adapter.create_pd().unwrap();
@@ -120,19 +116,19 @@ fn connect_to_itself<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     };
     buffer.write_at(0, &vec![0xa5; length]);
     far_qp.receive(1, &[sge(length)]).unwrap();
-    let mut incoming = Incoming::listen(&mut waiter.clone(), adapter, listen_at, 4).unwrap();
+    let mut incoming = Incoming::listen(&mut adapter.clone(), listen_at, 4).unwrap();
     let connection = thread::scope(|scope| {
         let passive = scope.spawn(|| {
-            let waiter = &mut waiter.clone();
+            let waiter = &mut adapter.clone();
             let connector = incoming.next(waiter).unwrap();
             Connection::accept(waiter, connector, &far_qp, LIMITS, b"").unwrap()
         });
-        let waiter = &mut waiter.clone();
-        let near = Connection::connect(waiter, adapter, &near_qp, remote, LIMITS, b"").unwrap();
+        let waiter = &mut adapter.clone();
+        let near = Connection::connect(waiter, &near_qp, remote, LIMITS, b"").unwrap();
         (near, passive.join().unwrap())
     });
     let (near, far) = connection;
-    let waiter = &mut waiter.clone();
+    let waiter = &mut adapter.clone();
     assert_eq!(near.connector().peer_address(), Some(remote));
     assert_eq!(far.connector().peer_address(), near.connector().local_address());
     near_qp.send(2, Data::Registered(&[sge(0)]), OpFlags::empty()).unwrap();
@@ -174,36 +170,35 @@ fn connect_to_itself<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
 fn adapter_connects_to_itself() {
     let remote = SocketAddr::from((ADDRESS, 7000));
     for listen_at in [remote, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000))] {
-        let (_link, node, adapter) = node(AdapterConfig::default());
-        connect_to_itself(&node, &adapter, (listen_at, remote));
+        let (_link, _node, adapter) = node(AdapterConfig::default());
+        connect_to_itself(&adapter, (listen_at, remote));
     }
     let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
     let local = super::kernel::server();
-    connect_to_itself(&adapter, &adapter, (local, local));
+    connect_to_itself(&adapter, (local, local));
 }
 
 /// Listens at an address. Returns the listener, which listens until it is closed, or the status.
 fn try_listen(
-    waiter: &mut impl Wait,
-    adapter: &Adapter,
+    adapter: &mut Adapter,
     local: SocketAddr,
     v6_only: bool,
 ) -> Result<Listener, NtStatus> {
     let listener = adapter.create_listener(|_| {}).unwrap();
     let config = ListenerConfig { v6_only, ..ListenerConfig::default() };
     let begun = Begun::begin(|done| listener.listen_with(local, config, done));
-    let Ok(status) = waiter.wait(|| begun.status()) else { panic!("the device is lost") };
+    let Ok(status) = adapter.wait(|| begun.status()) else { panic!("the device is lost") };
     if status == NtStatus::SUCCESS { Ok(listener) } else { Err(status) }
 }
 
-fn listen_in_both_families(waiter: &mut impl Wait, adapter: &Adapter) {
+fn listen_in_both_families(adapter: &mut Adapter) {
     let at = |ip: IpAddr, port| SocketAddr::new(ip, port);
     let (v4, v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
     for (first, second) in [(v4, v6), (v6, v4)] {
         for v6_only in [true, false] {
-            let one = try_listen(waiter, adapter, at(first, 0), v6_only).unwrap();
+            let one = try_listen(adapter, at(first, 0), v6_only).unwrap();
             let port = one.local_address().unwrap().port();
-            let other = try_listen(waiter, adapter, at(second, port), v6_only);
+            let other = try_listen(adapter, at(second, port), v6_only);
             assert_eq!(other.as_ref().err().is_none(), v6_only, "{first} {second}: {other:?}");
             let _ = one.close(|| {});
             other.into_iter().for_each(|other| _ = other.close(|| {}));
@@ -211,31 +206,31 @@ fn listen_in_both_families(waiter: &mut impl Wait, adapter: &Adapter) {
     }
     // A mapped address means IPv4.
     let mapped = at(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into(), 0);
-    let listener = try_listen(waiter, adapter, mapped, true).unwrap();
+    let listener = try_listen(adapter, mapped, true).unwrap();
     assert_eq!(listener.local_address().unwrap().ip(), v4);
 }
 
 #[test]
 fn listeners_of_both_families_share_a_port_if_ipv6_is_restricted() {
-    let (_link, node, adapter) = node(AdapterConfig::default());
-    listen_in_both_families(&mut node.clone(), &adapter);
-    let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
-    listen_in_both_families(&mut adapter.clone(), &adapter);
+    let (_link, _node, mut adapter) = node(AdapterConfig::default());
+    listen_in_both_families(&mut adapter);
+    let mut adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+    listen_in_both_families(&mut adapter);
 }
 
 // NDK-EP-2, -3, -4: the host stack reserves the address of a shared endpoint, and two connections use it.
 #[test]
 fn shared_endpoints_of_a_node() {
     let (_link, node, adapter) = node(AdapterConfig::default());
-    let waiter = &mut node.clone();
+    let waiter = &mut adapter.clone();
     let foreign = (Ipv4Addr::new(10, 3, 0, 9), 0).into();
     let NodeError::Call(refused) =
-        create_shared_endpoint(waiter, &adapter, foreign).expect_err("another node's")
+        create_shared_endpoint(waiter, foreign).expect_err("another node's")
     else {
         panic!("the node is running");
     };
     assert_eq!(refused.status, NtStatus::INVALID_ADDRESS);
-    let endpoint = create_shared_endpoint(waiter, &adapter, (ADDRESS, 0).into()).unwrap();
+    let endpoint = create_shared_endpoint(waiter, (ADDRESS, 0).into()).unwrap();
     let local = endpoint.local_address().unwrap();
     assert!(local.port() >= 49_152);
     // Another consumer of the node.
@@ -250,7 +245,7 @@ fn shared_endpoints_of_a_node() {
     let (mut connections, mut qps) = (vec![], vec![]);
     for port in [7000, 7001] {
         let remote = SocketAddr::from((ADDRESS, port));
-        let mut incoming = Incoming::listen(waiter, &adapter, remote, 1).unwrap();
+        let mut incoming = Incoming::listen(waiter, remote, 1).unwrap();
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
         let connector = adapter.create_connector().unwrap();
         let begun = Begun::begin(|done| {
@@ -266,9 +261,9 @@ fn shared_endpoints_of_a_node() {
     // NDK-LIFE-9: the close of an adapter completes after its objects are closed, in any order.
     let (sender, receiver) = mpsc::channel();
     let closing = thread::spawn({
-        let (mut waiter, adapter) = (node.clone(), adapter.clone());
+        let mut adapter = adapter.clone();
         move || {
-            close_adapter(&mut waiter, &adapter).unwrap();
+            close_adapter(&mut adapter).unwrap();
             sender.send(()).unwrap();
         }
     });

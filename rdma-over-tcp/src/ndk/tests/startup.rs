@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ndk::{
-        AdapterConfig, CallError, Connector, NtStatus,
+        Adapter, AdapterConfig, CallError, Connector, NtStatus,
         blocking::{Incoming, Wait},
     },
     rnic::ConnectError,
@@ -25,6 +25,10 @@ struct Settle<'a>(&'a mut Bench);
 
 impl Wait for Settle<'_> {
     type Error = Infallible;
+
+    fn adapter(&self) -> &Adapter {
+        &self.0.nodes[1].adapter
+    }
 
     fn failed(&self, error: CallError) -> Infallible {
         panic!("{error}");
@@ -41,9 +45,8 @@ impl Wait for Settle<'_> {
 pub(super) fn connector_over_backlog_is_rejected() {
     let mut bench = Bench::new(1);
     let sides = [(); 3].map(|()| Side::new(&bench, 0));
-    let adapter = bench.nodes[1].adapter.clone();
     let remote = bench.server;
-    let Ok(mut incoming) = Incoming::listen(&mut Settle(&mut bench), &adapter, remote, 2);
+    let Ok(mut incoming) = Incoming::listen(&mut Settle(&mut bench), remote, 2);
     for side in &sides {
         let connector = side.adapter.create_connector().unwrap();
         let note = side.log.note("connect");

@@ -78,15 +78,14 @@ fn transport_with_four_methods_serves_all_calls() {
     };
     let ((near_cq, near_qp), (far_cq, far_qp)) = (objects(&near), objects(&far));
     far_qp.receive(1, &[]).unwrap();
-    let mut incoming = Incoming::listen(&mut far.clone(), &far, server, 1).unwrap();
+    let mut incoming = Incoming::listen(&mut far.clone(), server, 1).unwrap();
     let (active, passive) = thread::scope(|scope| {
         let passive = scope.spawn(|| {
             let waiter = &mut far.clone();
             let connector = incoming.next(waiter).unwrap();
             Connection::accept(waiter, connector, &far_qp, LIMITS, &[]).unwrap()
         });
-        let active =
-            Connection::connect(&mut near.clone(), &near, &near_qp, server, LIMITS, &[]).unwrap();
+        let active = Connection::connect(&mut near.clone(), &near_qp, server, LIMITS, &[]).unwrap();
         (active, passive.join().unwrap())
     });
     near_qp.send(2, Data::Inline(&[]), OpFlags::empty()).unwrap();

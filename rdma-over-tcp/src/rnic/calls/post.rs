@@ -147,36 +147,33 @@ impl Rnic {
         self.posted(id, result, flags)
     }
 
-    /// Schedules the transmission of a request after a post, successful or not: now, or with later requests.
+    /// Schedules the transmission of a request after a post, successful or not: now, or with later requests. A success
+    /// includes the state of the queue pair.
     #[inline(always)]
     fn posted(
         &mut self,
         id: QpId,
-        result: Result<(), VerbError>,
+        result: Result<QpState, VerbError>,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
-        if result.is_ok() && self.flush_late(id) {
-            return (result, Urgency::Now);
-        }
         // NDK-DEF-3: a failed post indicates the requests deferred before it.
-        let urgency = match result.is_err() || !flags.contains(WrFlags::DEFER) {
-            true => self.kick_qp(id),
-            false => Urgency::None,
+        let urgency = match result {
+            Ok(QpState::Error) => self.flush_late(id),
+            Ok(_) if flags.contains(WrFlags::DEFER) => Urgency::None,
+            Ok(_) | Err(_) => self.kick_qp(id),
         };
-        (result, urgency)
+        (result.map(drop), urgency)
     }
 
-    /// Flushes the last posted request if the queue pair is in the error state. Returns true if it was flushed.
-    #[inline]
-    fn flush_late(&mut self, id: QpId) -> bool {
+    /// Flushes the last posted request: the queue pair is in the error state.
+    #[cold]
+    fn flush_late(&mut self, id: QpId) -> Urgency {
         let Objects { qps, completed, .. } = &mut self.objects;
-        let Some(qp) = qps.get_mut(id) else { return false };
-        if qp.state != QpState::Error {
-            return false;
+        if let Some(qp) = qps.get_mut(id) {
+            qp.flush_last(completed);
         }
-        qp.flush_last(completed);
         self.objects.deliver_completions();
-        true
+        Urgency::Now
     }
 
     #[inline(always)]
@@ -187,7 +184,7 @@ impl Rnic {
         kind: WqeKind,
         data: Data<'_>,
         flags: WrFlags,
-    ) -> Result<(), VerbError> {
+    ) -> Result<QpState, VerbError> {
         let is_read = matches!(kind, WqeKind::Read { .. });
         let (qp, length) = self.check_request(id, is_read, data)?;
         qp.flow.post(if is_read { 0 } else { length });
@@ -202,7 +199,7 @@ impl Rnic {
             }
             Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
         }
-        Ok(())
+        Ok(qp.state)
     }
 
     /// Posts an operation of RFC 7306.
@@ -214,7 +211,7 @@ impl Rnic {
         operation: Operation,
         data: Data<'_>,
         flags: WrFlags,
-    ) -> Result<(), VerbError> {
+    ) -> Result<QpState, VerbError> {
         self.check_post(id, operation, data)?;
         let immediate = match operation {
             Operation::Atomic { target, operation } => {
@@ -224,15 +221,14 @@ impl Rnic {
                 qp.flow.post(0);
                 let kind = WqeKind::atomic(target, &operation);
                 qp.sends.push_atomic(context, flags, kind, operation, sges);
-                return Ok(());
+                return Ok(qp.state);
             }
             Operation::WriteImmediate { to, data: immediate } => {
                 let part = flags | WrFlags::PART;
-                self.try_post(id, context, WqeKind::Write { to }, data, part)?;
+                let state = self.try_post(id, context, WqeKind::Write { to }, data, part)?;
                 // In the error state the part is flushed with the rest, which completes for both.
-                let qp = self.check_sender(id)?;
-                if qp.state == QpState::Error {
-                    qp.sends.finish_last(WcStatus::Flushed);
+                if state == QpState::Error {
+                    self.check_sender(id)?.sends.finish_last(WcStatus::Flushed);
                 }
                 immediate
             }
@@ -244,7 +240,7 @@ impl Rnic {
         let qp = self.check_sender(id)?;
         qp.flow.post(IMMEDIATE_OCTETS as u32);
         qp.sends.push(context, flags, WqeKind::Immediate { data: immediate }, 0, &[]);
-        Ok(())
+        Ok(qp.state)
     }
 
     /// Returns the queue pair if its send queue accepts a Send, Write or Read with this data, and the number of bytes.

@@ -25,6 +25,7 @@ use offload_engine::{
     time::Duration,
 };
 
+use super::wr::WcOpcode;
 use crate::{
     ddp::Stag,
     error::ErrorNumber,
@@ -34,31 +35,6 @@ use crate::{
         status::{CqFailure, VerbError, WcStatus},
     },
 };
-
-/// Kind of a completed request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WcOpcode {
-    /// Send, with or without invalidation.
-    Send,
-    /// RDMA Write.
-    Write,
-    /// RDMA Read.
-    Read,
-    /// Fast registration.
-    FastRegister,
-    /// Local invalidation.
-    Invalidate,
-    /// Bind of a memory window.
-    Bind,
-    /// Receive.
-    Receive,
-    /// Atomic FetchAdd (RFC 7306).
-    FetchAdd,
-    /// Atomic CmpSwap (RFC 7306).
-    CompareSwap,
-    /// Immediate data sent (RFC 7306).
-    Immediate,
-}
 
 /// Completion of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,10 +4,10 @@ use alloc::{sync::Arc, vec::Vec};
 use core::fmt;
 
 use super::{
-    cq::{Arrival, Completion, WcOpcode},
+    cq::{Arrival, Completion},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
-    wr::WrFlags,
+    wr::{WcOpcode, WrFlags},
 };
 use crate::{
     error::ErrorNumber,

@@ -5,7 +5,6 @@ use core::ops::BitOr;
 
 use offload_engine::memory::SharedSlice;
 
-use super::cq::WcOpcode;
 use crate::{
     ddp::{Stag, TaggedOffset},
     rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
@@ -133,6 +132,31 @@ pub enum Operation {
         /// Data in message order.
         data: [u8; IMMEDIATE_OCTETS],
     },
+}
+
+/// Kind of a completed request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WcOpcode {
+    /// Send, with or without invalidation.
+    Send,
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+    /// Fast registration.
+    FastRegister,
+    /// Local invalidation.
+    Invalidate,
+    /// Bind of a memory window.
+    Bind,
+    /// Receive.
+    Receive,
+    /// Atomic FetchAdd (RFC 7306).
+    FetchAdd,
+    /// Atomic CmpSwap (RFC 7306).
+    CompareSwap,
+    /// Immediate data sent (RFC 7306).
+    Immediate,
 }
 
 /// Kind of a work queue element: one message, or a local operation. An [`Operation`] is one or two elements.

@@ -23,14 +23,15 @@
 //! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
 
 mod fpdus;
-mod request;
-mod source;
+mod memory;
+mod message;
 
 use alloc::{collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
-use self::source::OutboundMessage;
+use self::message::OutboundMessage;
+pub(super) use self::message::{Outstanding, Response};
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
@@ -82,22 +83,6 @@ struct ListBuilder<L> {
     list: L,
     octets: usize,
     fpdus: u64,
-}
-
-/// Request that the peer answers. These requests share one numbering and are answered in order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outstanding {
-    /// Serial of the request; `None` for an RTR.
-    pub(super) serial: Option<u64>,
-    pub(super) response: Response,
-}
-
-/// Response expected from the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Response {
-    Read(PendingRead),
-    /// Response to the atomic with this identifier.
-    Atomic(u32),
 }
 
 /// Transmit state of a stream in full operation.
@@ -171,10 +156,7 @@ impl Transmitter {
 
     /// Returns true if the response to a local Read has started and its last segment has not arrived.
     pub(super) fn is_in_response(&self) -> bool {
-        self.outstanding.front().is_some_and(|oldest| match &oldest.response {
-            Response::Read(pending) => pending.is_in_message(),
-            Response::Atomic(_) => false,
-        })
+        self.outstanding.front().is_some_and(|oldest| oldest.response.is_in_message())
     }
 
     /// Returns true if the message in progress needs memory that its owner has withdrawn.

@@ -367,12 +367,13 @@ impl Objects {
         self.unpin(Key::Cq(cq));
     }
 
-    /// Count of objects, without the adapter itself and logical address mappings.
+    /// Count of objects, without the adapter itself.
     pub(crate) fn count(&self) -> usize {
         self.pds.len()
             + self.cqs.len()
             + self.regions.table.len()
             + self.regions.windows.len()
+            + self.regions.lams.len()
             + self.qps.len()
             + self.srqs.len()
             + self.connectors.len()

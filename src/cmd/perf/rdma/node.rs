@@ -91,7 +91,7 @@ impl PerfNode {
         let rfc7306 = plan.kind.is_extension();
         let opened =
             options.open(AdapterConfig { rfc7306, fpdu_size, ..AdapterConfig::default() })?;
-        let OpenAdapter { adapters, nodes, vnet_header } = opened;
+        let OpenAdapter { adapters, nodes, vnet_header, config: _ } = opened;
         if let (Some(node), Some(vnet_header)) = (node, vnet_header) {
             reporter.link(vnet_header, node);
         }
@@ -293,9 +293,13 @@ impl Drop for PerfNode {
     }
 }
 
-/// Waits for the completion of a call.
+/// Waits for the completion of a call. New objects belong to the first adapter.
 impl Wait for &PerfNode {
     type Error = Failure;
+
+    fn adapter(&self) -> &Adapter {
+        &self.adapters[0]
+    }
 
     fn failed(&self, error: CallError) -> Failure {
         Failure::work(error.to_string())

@@ -90,9 +90,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     });
 }
 
-/// Maximum time for which [`fail`] blocks in a process that does not exit, and its steps.
+/// Maximum time for which [`fail`] blocks in a process that does not exit.
 const OUTLAST_MAX: Duration = Duration::from_secs(1);
-const OUTLAST_STEP: Duration = Duration::from_millis(10);
 
 /// Returns -1 with errno unchanged. If another thread has destroyed the channel, it blocks before: the kernel does not
 /// wake a reader whose descriptor is closed, so programs exit with that thread blocked. A later call must not return
@@ -112,8 +111,8 @@ unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
     });
     let since = Instant::now();
     while is_held && (since.elapsed() < OUTLAST_MAX || config::is_ending()) {
-        // Unlike `sleep`, not a cancellation point.
-        thread::park_timeout(OUTLAST_STEP);
+        // Unlike `sleep`, not a cancellation point. It may return early.
+        thread::park_timeout(OUTLAST_MAX);
     }
     guard::set_errno(Errno(errno));
     -1
