@@ -91,7 +91,7 @@ impl NodeConfig {
 /// all earlier frames are sent, at most [`SHUTDOWN_DRAIN_MAX`] later. After a drop in a callback of the node, the node
 /// ends after that callback.
 ///
-/// TIME-WAIT ends with the node. So it repeats the last acknowledgement twice on connections in TIME-WAIT whose path
+/// TIME-WAIT ends with the node. So it repeats the last acknowledgment twice on connections in TIME-WAIT whose path
 /// has lost segments. A peer whose FIN is not acknowledged would otherwise retransmit it until its timeout.
 pub struct Node<C: NodeClient> {
     shared: Arc<Monitor<Core>>,

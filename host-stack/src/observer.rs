@@ -22,7 +22,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use crate::wire::{Acknowledgement, ECN_OFFER, Segment, SynOptions};
+use crate::wire::{Acknowledgment, ECN_OFFER, Segment, SynOptions};
 
 /// Initial and minimum RTO of smoltcp (RFC 6298 §2.4).
 pub(crate) const RTO_TICKS: Ticks = 1_000;
@@ -144,7 +144,7 @@ pub(crate) struct Flow {
     pub(crate) send_window: SendWindow,
     /// Highest right edge that the peer has offered.
     snd_edge: SeqNum,
-    /// Last acknowledgement sent (Last.ACK.sent).
+    /// Last acknowledgment sent (Last.ACK.sent).
     pub(crate) acknowledged: SeqNum,
     /// Highest right edge advertised (P9: never withdrawn).
     pub(crate) right_edge: SeqNum,
@@ -156,7 +156,7 @@ pub(crate) struct Flow {
     pub(crate) last_sent_at: Instant,
     /// Time of the first transmission of the data that are in flight.
     pub(crate) in_flight_since: Instant,
-    /// Time of the peer's last progress: an acknowledgement of new data, a closed window, or the start of the current
+    /// Time of the peer's last progress: an acknowledgment of new data, a closed window, or the start of the current
     /// flight.
     pub(crate) progressed_at: Instant,
     /// True if a segment was retransmitted: the path loses segments.
@@ -266,12 +266,12 @@ impl Flow {
         self.agreed.map(|agreed| agreed.window_scales.map_or(0, |(_, ours)| ours))
     }
 
-    /// Acknowledgement of everything received; `ts_time`: timestamp of a segment sent now.
-    pub(crate) fn acknowledgement(&self, ts_time: u32) -> Acknowledgement {
+    /// Acknowledgment of everything received; `ts_time`: timestamp of a segment sent now.
+    pub(crate) fn acknowledgment(&self, ts_time: u32) -> Acknowledgment {
         let window = u32::try_from(self.right_edge.distance(self.acknowledged)).unwrap_or(0);
         let window = window >> self.receive_scale().unwrap_or(0);
         let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
-        Acknowledgement {
+        Acknowledgment {
             seq: self.snd_max,
             ack: self.acknowledged,
             window: u16::try_from(window).unwrap_or(u16::MAX),
@@ -282,14 +282,14 @@ impl Flow {
         }
     }
 
-    /// Duplicate acknowledgement of the peer, generated for smoltcp.
-    pub(crate) fn oldest_acknowledgement(&self, rcv_nxt: SeqNum) -> Acknowledgement {
+    /// Duplicate acknowledgment of the peer, generated for smoltcp.
+    pub(crate) fn oldest_acknowledgment(&self, rcv_nxt: SeqNum) -> Acknowledgment {
         let edge = self.snd_edge.later(self.stack_max);
         let window = u32::try_from(edge.distance(self.snd_una)).unwrap_or(0);
         // Rounded down, so that smoltcp sends nothing beyond the edge.
         let window = (window >> self.peer_scale()).max(1);
         let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
-        Acknowledgement {
+        Acknowledgment {
             seq: rcv_nxt,
             ack: self.snd_una,
             window: u16::try_from(window).unwrap_or(u16::MAX),
@@ -418,7 +418,7 @@ impl Flow {
     }
 
     /// Window field to show to smoltcp instead of the segment's own, if that would shrink the window over data in
-    /// flight. Called before [`Flow::incoming`]. Of two acknowledgements that differ only in their window, the older
+    /// flight. Called before [`Flow::incoming`]. Of two acknowledgments that differ only in their window, the older
     /// may arrive last. smoltcp would use its window, and retransmit no more than fits. So data in flight stay inside
     /// the window, and no new data do (RFC 9293 §3.8.6, SHLD-15, MAY-7). With a closed window nothing is in flight: see
     /// [`Flow::is_overrun`].
@@ -433,7 +433,7 @@ impl Flow {
         (window > frame.window).then_some(window)
     }
 
-    /// True for an acknowledgement that RFC 9293 §3.10.7.4 processes, on a connection with both SYNs.
+    /// True for an acknowledgment that RFC 9293 §3.10.7.4 processes, on a connection with both SYNs.
     fn is_current(&self, frame: &Segment<'_>) -> bool {
         let has = |flag| frame.flags.contains(flag);
         self.agreed.is_some()
@@ -501,7 +501,7 @@ impl Flow {
     }
 
     /// Removes unsent data that exceed the peer's window from an outgoing segment. smoltcp's fast retransmission fills
-    /// a segment whatever the window. Its next segments, acknowledgements included, continue after it, where the peer
+    /// a segment whatever the window. Its next segments, acknowledgments included, continue after it, where the peer
     /// would not accept them (RFC 9293 §3.8.6, §3.10.7.4). Returns true if the segment has changed.
     fn trim_to_window(&mut self, frame: &mut Segment<'_>) -> bool {
         if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {

@@ -3,19 +3,19 @@
 //! RFC 9293 §3.10.7.4 lets a receiver trim a segment to the part that begins at RCV.NXT. smoltcp trims data, but does
 //! not process the following:
 //!
-//! * The acknowledgement of a segment outside its window. It answers such a segment and drops it. But its own
-//!   retransmission timeout rewinds SND.NXT, which is the sequence number of its acknowledgements. After losses in both
+//! * The acknowledgment of a segment outside its window. It answers such a segment and drops it. But its own
+//!   retransmission timeout rewinds SND.NXT, which is the sequence number of its acknowledgments. After losses in both
 //!   directions all segments of two such peers precede the other's RCV.NXT, so neither processes the other's
-//!   acknowledgements.
+//!   acknowledgments.
 //! * A FIN after data that it already has. A FIN does not count in its window test.
 //! * A sign of liveness: a keep-alive probe, or the answer to one from the right edge of the window. Two peers that
 //!   probe each other answer, and thereby postpone their own probes, until one declares the other dead.
-//! * A FIN alone in flight: the third duplicate acknowledgement stops the retransmission timer, and fast
+//! * A FIN alone in flight: the third duplicate acknowledgment stops the retransmission timer, and fast
 //!   retransmission, which covers only data, sends nothing. The FIN is never retransmitted.
 //!
-//! So the acknowledgement and the FIN of a segment outside the window are processed first, in an empty segment at
-//! RCV.NXT. 4.4BSD does the same: it answers an old segment and processes its acknowledgement. The segment itself
-//! follows and is answered. A duplicate acknowledgement is withheld from smoltcp if its only effect would be to stop
+//! So the acknowledgment and the FIN of a segment outside the window are processed first, in an empty segment at
+//! RCV.NXT. 4.4BSD does the same: it answers an old segment and processes its acknowledgment. The segment itself
+//! follows and is answered. A duplicate acknowledgment is withheld from smoltcp if its only effect would be to stop
 //! the timer.
 
 use alloc::vec::Vec;
@@ -65,7 +65,7 @@ pub(crate) fn retrieve(
     }
     let SeqState { snd_una, rcv_nxt, fin_received } = seq_state;
     let is_new = segment.ack.is_after(snd_una);
-    // RFC 5961 §5.2: acknowledgements of unsent data are ignored. Old segments, FIN included, are within a window of
+    // RFC 5961 §5.2: acknowledgments of unsent data are ignored. Old segments, FIN included, are within a window of
     // RCV.NXT; a peer that has filled the window sends from its right edge.
     let oldest = rcv_nxt - (WINDOW_FIELD_MAX << scale) - 1;
     if segment.ack.is_before(snd_una)
@@ -78,7 +78,7 @@ pub(crate) fn retrieve(
     let has_fin = segment.flags.contains(Flags::FIN);
     let is_empty = segment.payload_len == 0;
     // Nothing is in flight, so it cannot count as a duplicate. Once its FIN is due, smoltcp waits only for its
-    // acknowledgement.
+    // acknowledgment.
     let may_idle =
         matches!(socket.state(), State::Established | State::CloseWait | State::FinWait2);
     let is_keep_alive = flow.stack_max == snd_una && may_idle;

@@ -195,7 +195,7 @@ impl Stream {
         self.give_back();
     }
 
-    /// Records the acknowledgement of a FIN that no request of the target reports.
+    /// Records the acknowledgment of a FIN that no request of the target reports.
     fn record_fin(&mut self, io: &ConnectionIo<'_>) {
         self.status.shut_down |= self.switch.sees_fin(|| io.query().delegated.state);
     }

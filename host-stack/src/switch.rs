@@ -68,7 +68,7 @@ pub struct Switch {
     to_return: usize,
     /// True if a shutdown was passed to the host stack since the connection entered it.
     shutdown_in_host: bool,
-    /// True if our FIN was offloaded with the connection: no request of the target reports its acknowledgement.
+    /// True if our FIN was offloaded with the connection: no request of the target reports its acknowledgment.
     awaits_fin: bool,
 }
 

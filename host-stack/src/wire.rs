@@ -199,19 +199,19 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Segment without data at `seq`, with the addresses, acknowledgement, window and timestamps of `segment`.
+/// Segment without data at `seq`, with the addresses, acknowledgment, window and timestamps of `segment`.
 pub(crate) fn empty_frame(segment: &Segment<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
     let &Segment { ack, window, timestamps, .. } = segment;
     ack_frame(
         segment.way(),
         u8::MAX,
-        &Acknowledgement { seq, ack, window, timestamps, ece: false, fin },
+        &Acknowledgment { seq, ack, window, timestamps, ece: false, fin },
     )
 }
 
-/// Fields of a bare acknowledgement.
+/// Fields of a bare acknowledgment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acknowledgement {
+pub(crate) struct Acknowledgment {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     pub(crate) window: u16,
@@ -226,7 +226,7 @@ pub(crate) struct Acknowledgement {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Syn {
     pub(crate) seq: SeqNum,
-    /// Acknowledgement number of a SYN-ACK.
+    /// Acknowledgment number of a SYN-ACK.
     pub(crate) ack: Option<SeqNum>,
     /// Window in bytes: the window of a SYN is never scaled (RFC 7323 §2.2).
     pub(crate) window: u16,
@@ -244,8 +244,8 @@ pub(crate) struct FrameAddresses {
     pub(crate) to: SocketAddr,
 }
 
-/// Builds a bare acknowledgement, or a FIN.
-pub(crate) fn ack_frame(way: FrameAddresses, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
+/// Builds a bare acknowledgment, or a FIN.
+pub(crate) fn ack_frame(way: FrameAddresses, ttl: u8, ack: &Acknowledgment) -> Option<Vec<u8>> {
     data_frame(way, ttl, ack, &[])
 }
 
@@ -287,11 +287,11 @@ pub(crate) fn bare_reset(
     write(builder, &[])
 }
 
-/// Builds an acknowledgement with data.
+/// Builds an acknowledgment with data.
 pub(crate) fn data_frame(
     way: FrameAddresses,
     ttl: u8,
-    ack: &Acknowledgement,
+    ack: &Acknowledgment,
     payload: &[u8],
 ) -> Option<Vec<u8>> {
     let FrameAddresses { macs, from, to } = way;

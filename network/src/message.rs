@@ -1,6 +1,6 @@
 //! Requests and replies on an rtnetlink socket.
 //!
-//! One request is outstanding at a time. Replies are matched by sequence number until the kernel's acknowledgement,
+//! One request is outstanding at a time. Replies are matched by sequence number until the kernel's acknowledgment,
 //! error, or end of a dump. Other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read per
 //! request.
 
@@ -16,7 +16,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Maximum number of messages read per request. A request has one reply and one acknowledgement; the rest allows for
+/// Maximum number of messages read per request. A request has one reply and one acknowledgment; the rest allows for
 /// stale messages.
 const REPLIES_MAX: usize = 256;
 
@@ -67,7 +67,7 @@ impl Connection {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a request; returns the kernel's replies, without the acknowledgement.
+    /// Sends a request; returns the kernel's replies, without the acknowledgment.
     pub(super) fn request(
         &mut self,
         mode: Mode,

@@ -1,4 +1,4 @@
-//! TCP receive path: an in-order segment, its delivery, and the acknowledgement when one is due.
+//! TCP receive path: an in-order segment, its delivery, and the acknowledgment when one is due.
 
 #[path = "paths/group.rs"]
 mod group;
@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 use self::paths::Ends;
 
-/// Time to receive `segments` segments. Sending them and processing the acknowledgements is not measured.
+/// Time to receive `segments` segments. Sending them and processing the acknowledgments is not measured.
 fn timed(ends: &mut Ends, segments: u64) -> Duration {
     group::batches(segments, |count| {
         let sent: Vec<_> = (0..count).map(|_| ends.transmit()).collect();

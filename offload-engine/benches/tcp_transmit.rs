@@ -1,4 +1,4 @@
-//! TCP transmit path: a list posted, its segment built, and the acknowledgement that completes it.
+//! TCP transmit path: a list posted, its segment built, and the acknowledgment that completes it.
 
 #[path = "paths/group.rs"]
 mod group;
@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 use self::paths::Ends;
 
-/// Time to send `segments` segments and process their acknowledgements. Receiving them is not measured.
+/// Time to send `segments` segments and process their acknowledgments. Receiving them is not measured.
 fn timed(ends: &mut Ends, segments: u64) -> Duration {
     group::batches(segments, |count| {
         let mut sent = Vec::with_capacity(count as usize);

@@ -90,7 +90,7 @@ impl Flags {
     pub const RST: Self = Self(0x04);
     /// Push.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgement field is significant.
+    /// The acknowledgment field is significant.
     pub const ACK: Self = Self(0x10);
     /// The urgent pointer is significant.
     pub const URG: Self = Self(0x20);
@@ -142,7 +142,7 @@ pub struct Timestamps {
 pub struct Segment<'a> {
     /// Sequence number.
     pub seq: SeqNum,
-    /// Acknowledgement number. Valid with ACK.
+    /// Acknowledgment number. Valid with ACK.
     pub ack: SeqNum,
     /// Flags.
     pub flags: Flags,
@@ -165,7 +165,7 @@ pub struct Segment<'a> {
 pub struct SegmentHeader<'a> {
     /// Sequence number.
     pub seq: SeqNum,
-    /// Acknowledgement number.
+    /// Acknowledgment number.
     pub ack: SeqNum,
     /// Flags.
     pub flags: Flags,

@@ -182,7 +182,7 @@ mod tests {
         assert!(!info().is_shut_down() && info().mss > 500);
         near.shutdown(Shutdown::Write).unwrap();
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
-        // The acknowledgement may be delayed.
+        // The acknowledgment may be delayed.
         let deadline = Instant::now() + Duration::from_secs(60);
         while !info().is_shut_down() {
             assert!(Instant::now() < deadline, "{:?}", info());

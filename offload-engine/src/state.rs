@@ -338,7 +338,7 @@ pub struct TcpDelegated {
     /// Ticks already spent retransmitting the current segment.
     #[cfg_attr(feature = "serde", serde(rename = "TotalRT"))]
     pub total_rt: Ticks,
-    /// Duplicate acknowledgements received for SND.UNA.
+    /// Duplicate acknowledgments received for SND.UNA.
     pub dup_ack_count: u8,
     /// Current round of window probes.
     pub snd_wnd_probe_count: u8,

@@ -1,7 +1,7 @@
 //! Reset of connections whose local process has died.
 //!
 //! An RST must carry the peer's RCV.NXT (RFC 5961 §3.2), which is unknown after the process died. So each peer is sent
-//! a probe: an acknowledgement outside its window. The peer replies with an acknowledgement (RFC 9293 §3.10.7.4), whose
+//! a probe: an acknowledgment outside its window. The peer replies with an acknowledgment (RFC 9293 §3.10.7.4), whose
 //! number the RST needs (RFC 9293 §3.10.7.1). A peer without the connection replies to a probe with an RST, which
 //! confirms that an earlier reset has arrived. Any other segment of a peer for one of the connections is also answered
 //! by an RST. Queries for the node's link-layer address are answered with that address.
@@ -81,7 +81,7 @@ pub(super) fn reset(
     Ok(())
 }
 
-/// Creates a probe: an acknowledgement that no peer accepts. In one of two rounds both numbers are outside of any
+/// Creates a probe: an acknowledgment that no peer accepts. In one of two rounds both numbers are outside of any
 /// window.
 fn probe(own: Octets, connection: &Connection, round: u32) -> Segment {
     let Connection { hop, local, remote, iss } = *connection;

@@ -142,7 +142,7 @@ impl Engine {
         self.transmit(ACK, bytes)
     }
 
-    /// Sends an acknowledgement.
+    /// Sends an acknowledgment.
     pub(super) fn acknowledge(&mut self) -> Result<(), Failure> {
         self.transmit(ACK, 0)
     }

@@ -208,7 +208,7 @@ impl Stack {
         }
     }
 
-    /// Sends a FIN and waits for its acknowledgement.
+    /// Sends a FIN and waits for its acknowledgment.
     fn finish(&mut self) -> Result<(), Failure> {
         use tcp::State::{Closed, FinWait2, TimeWait};
         self.socket().close();
@@ -331,7 +331,7 @@ fn pair_of(args: &SmolArgs, idle: SpinThenYield, far_loop: FarLoop) -> Result<Pa
         let before = thread_cpu_seconds();
         let bytes = far_loop(&mut far, &theirs)?;
         let cpu_seconds = thread_cpu_seconds() - before;
-        // The near end may still need an acknowledgement.
+        // The near end may still need an acknowledgment.
         while !theirs.stop.load(Acquire) {
             far.poll()?;
         }

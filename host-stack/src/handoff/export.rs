@@ -65,9 +65,9 @@ pub(crate) struct ExportInput<'a> {
 /// Reason for a failed export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ExportError {
-    /// An acknowledgement of received data is unsent (CH-INI-7): poll, then retry.
-    #[error("an acknowledgement is due first")]
-    AcknowledgementDue,
+    /// An acknowledgment of received data is unsent (CH-INI-7): poll, then retry.
+    #[error("an acknowledgment is due first")]
+    AcknowledgmentDue,
     /// Before ESTABLISHED, or over (CH-ST-1).
     #[error("connection is in state {0}")]
     Phase(State),
@@ -83,7 +83,7 @@ impl ExportError {
     /// Reason without details, for connection lists.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
-            Self::AcknowledgementDue => "an acknowledgement is due first",
+            Self::AcknowledgmentDue => "an acknowledgment is due first",
             Self::Phase(_) => "its state cannot be handed over",
             Self::Disagreement(_) => "socket and wire disagree",
             Self::Lost(_) => "the socket did not give up all it held",
@@ -139,7 +139,7 @@ const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
 fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
     let ExportInput { flow, snd_una, rcv_nxt, .. } = input;
     if rcv_nxt.is_after(flow.acknowledged) {
-        Err(ExportError::AcknowledgementDue)
+        Err(ExportError::AcknowledgmentDue)
     } else if flow.snd_una != *snd_una {
         Err(ExportError::Disagreement("SND.UNA"))
     } else if flow.acknowledged != *rcv_nxt {
@@ -149,9 +149,9 @@ fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
     }
 }
 
-/// Sends a delayed acknowledgement, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
+/// Sends a delayed acknowledgment, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
 /// polled at the time at which the delay expires. It is returned in another slot of `sockets`.
-pub(crate) fn push_acknowledgement(
+pub(crate) fn push_acknowledgment(
     now: SmolInstant,
     interface: &mut Interface,
     device: &mut QueueDevice,
@@ -199,7 +199,7 @@ impl StateExtractor {
         self.stage.leave(self.socket)
     }
 
-    /// Reads SND.NXT and RCV.NXT: an acknowledgement of unsent data triggers a challenge ACK.
+    /// Reads SND.NXT and RCV.NXT: an acknowledgment of unsent data triggers a challenge ACK.
     fn opening(&mut self, input: &ExportInput<'_>) -> Result<ProbeAnswer, ExportError> {
         let flow = input.flow;
         let beyond = self.stage.bare(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);

@@ -9,10 +9,10 @@
 //! | ESTABLISHED | handshake, received data, sent data |
 //! | CLOSE-WAIT | also the peer's FIN, after the received data |
 //! | FIN-WAIT-1, LAST-ACK | our FIN after the sent data, if it was sent; otherwise the caller closes after all data |
-//! | FIN-WAIT-2 | our FIN, and its acknowledgement |
+//! | FIN-WAIT-2 | our FIN, and its acknowledgment |
 //! | CLOSING, TIME-WAIT | the peer's FIN after ours. If ours is unsent: a CLOSE-WAIT, to be closed |
 //!
-//! The replay's clock is set back by the time that the connection has already spent on its outstanding acknowledgement.
+//! The replay's clock is set back by the time that the connection has already spent on its outstanding acknowledgment.
 //! So smoltcp's retransmission timer, an RTO of one second, expires with the imported one (CH §10.1), or earlier if
 //! that had backed off. Repeated migrations never delay a retransmission.
 //!
@@ -297,7 +297,7 @@ impl<'a> Replay<'a> {
                 segment.payload = piece;
                 stage.inject(now, &segment);
                 next += piece.len() as u32;
-                // P5: the window advances only when an acknowledgement is sent.
+                // P5: the window advances only when an acknowledgment is sent.
                 stage.poll(now);
             }
         }

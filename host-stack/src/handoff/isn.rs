@@ -8,7 +8,7 @@
 //! A draw in between that must not be 0 is repeated when it is (1 in 65 536), and then the ISN is wrong: the importer
 //! checks the SYN and tries another salt. The unit test fails if a new version of smoltcp draws differently; at run
 //! time the same check refuses the import. (The alternative needs no knowledge of the generator: shifting sequence
-//! numbers, acknowledgement numbers and SACK edges of every later frame by a constant.)
+//! numbers, acknowledgment numbers and SACK edges of every later frame by a constant.)
 
 /// Draws from seeding up to and including the ISN of the first `connect`: the interface draws one for its IPv4
 /// identification.

@@ -21,7 +21,7 @@ pub(crate) const fn can_rewind(state: State) -> bool {
 }
 
 /// Returns the socket with nothing in flight and a closed window. Its state satisfies [`can_rewind`], data are in
-/// flight, and no acknowledgement is due: it would be lost.
+/// flight, and no acknowledgment is due: it would be lost.
 pub(crate) fn rewind(
     now: Instant,
     tuple: FlowKey,

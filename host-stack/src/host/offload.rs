@@ -30,7 +30,7 @@ use crate::{
     clock::to_smoltcp,
     handoff::{
         self,
-        export::{ExportError, ExportInput, export, push_acknowledgement},
+        export::{ExportError, ExportInput, export, push_acknowledgment},
     },
     offload_policy::may_change,
     socket::{HostError, Notice, OffloadPolicy},
@@ -82,7 +82,7 @@ fn node<S>(context: Option<TargetContext>, state: impl FnOnce() -> S) -> Initiat
 
 impl Host {
     /// Offloads every due connection. smoltcp has processed everything that the engine had queued, and has sent all due
-    /// acknowledgements (CH-INI-7).
+    /// acknowledgments (CH-INI-7).
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let due = |(handle, connection): (&OffloadHandle, &Connection)| {
             let offload_timing = self.offload_timing(now, connection);
@@ -196,7 +196,7 @@ impl Host {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if connection.rcv_nxt(socket) != connection.flow.acknowledged {
-            self.push_acknowledgement(now, handle);
+            self.push_acknowledgment(now, handle);
         }
         let Some(connection) = self.connections.get(&handle) else { return false };
         let slot = connection.socket;
@@ -255,9 +255,9 @@ impl Host {
         (path_ready && neighbor_ready).then_some(next_hop)
     }
 
-    pub(super) fn push_acknowledgement(&mut self, now: Instant, handle: OffloadHandle) {
+    pub(super) fn push_acknowledgment(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
-        push_acknowledgement(
+        push_acknowledgment(
             to_smoltcp(now),
             &mut self.interface,
             &mut self.device,
@@ -369,7 +369,7 @@ impl Host {
         connection.socket = slot;
         match error {
             // The next hop must be resolved first; smoltcp then schedules a poll.
-            ExportError::AcknowledgementDue => return false,
+            ExportError::AcknowledgmentDue => return false,
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");

@@ -261,7 +261,7 @@ impl Host {
             self.notify(client, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
-        // A client that shuts down its node at this notice must not prevent the delayed acknowledgement of the FIN.
+        // A client that shuts down its node at this notice must not prevent the delayed acknowledgment of the FIN.
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
         if state == State::TimeWait && connection.receive.closed_notified && acknowledged {

@@ -2,7 +2,7 @@
 //!
 //! A smoltcp socket has buffers, takes part in each poll, and leaves TIME-WAIT after 10 s. The connection that closes
 //! last is removed with its last ACK. Later retransmissions of the peer would be answered with RST: a FIN whose
-//! acknowledgement was lost, or the end of a window that is retransmitted as a whole. A peer that has delivered
+//! acknowledgment was lost, or the end of a window that is retransmitted as a whole. A peer that has delivered
 //! everything would have its connection reset. So the host keeps a record of a connection that both sides have closed,
 //! and removes the socket at once:
 //!
@@ -34,7 +34,7 @@ use crate::{observer::Flow, wire::Segment};
 
 /// Maximum number of records, about 5 MB. Bounded, since a peer creates a record by opening and closing a connection.
 pub(super) const RECORDS_MAX: usize = 16_384;
-/// Minimum time between two acknowledgements for one connection, as in Linux (`tcp_invalid_ratelimit`): half the
+/// Minimum time between two acknowledgments for one connection, as in Linux (`tcp_invalid_ratelimit`): half the
 /// minimum retransmission timeout of RFC 6298 §2.4.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -50,7 +50,7 @@ struct Record {
     until: Instant,
     /// Time before which the 4-tuple is not reused.
     reusable_at: Instant,
-    /// Time of the last acknowledgement.
+    /// Time of the last acknowledgment.
     answered_at: Option<Instant>,
     /// Serial number of its entry in `order`.
     serial: u64,

@@ -427,9 +427,9 @@ impl LinkWrapper for MutedLink {
     }
 }
 
-/// The acknowledgement of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still ends in order.
+/// The acknowledgment of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still ends in order.
 #[test]
-fn shutdown_repeats_the_last_acknowledgement() {
+fn shutdown_repeats_the_last_acknowledgment() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
         let (lost, losses) = mpsc::channel();

@@ -133,7 +133,7 @@ fn unacceptable_segments_change_nothing() {
     let before = std::format!("{flow:?}");
     segment_of(900_000, 5001, 7).arrives(&mut flow, Instant::from_millis(1));
     assert_eq!(std::format!("{flow:?}"), before);
-    // An acknowledgement of unsent data.
+    // An acknowledgment of unsent data.
     segment_of(1001, 6000, 7).arrives(&mut flow, Instant::ZERO);
     assert_eq!(std::format!("{flow:?}"), before);
     // Another SYN.

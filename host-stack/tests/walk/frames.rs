@@ -108,7 +108,7 @@ pub(crate) fn mark(frame: &mut [u8]) -> bool {
     true
 }
 
-/// Advances the right edge of the first SACK block beyond the acknowledgement by up to `bytes`, at most to `max`.
+/// Advances the right edge of the first SACK block beyond the acknowledgment by up to `bytes`, at most to `max`.
 /// Updates the checksum unless the link computes it.
 pub(crate) fn extend_sack(
     frame: &mut [u8],

@@ -109,7 +109,7 @@ impl Incidents {
         }
         these.hasty = some(rng);
         if some(rng) {
-            // After longer ones a peer requests its last acknowledgement after the end of smoltcp's TIME-WAIT, 10 s.
+            // After longer ones a peer requests its last acknowledgment after the end of smoltcp's TIME-WAIT, 10 s.
             let mut outage = || {
                 let from = millis(rng, 600);
                 Span { from, to: from + Duration::from_millis(pick(rng, &[5, 60, 700, 2_000])) }

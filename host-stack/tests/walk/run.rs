@@ -150,7 +150,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let in_order = plan.queues.wrong_pct == [0; 2];
     let is_clean = plan.is_clean() && in_order && plan.incidents.tick.is_none();
     // On a clean link no segment is sent twice, with one exception: smoltcp, which probes a window that has just
-    // opened, repeats the probe's octet once per connection. A repeated acknowledgement is an answer.
+    // opened, repeats the probe's octet once per connection. A repeated acknowledgment is an answer.
     if is_clean {
         let repeated = counts.iter().map(|counts| counts.retransmitted).sum::<u64>();
         let idle = counts.iter().map(|counts| counts.idle_acks).sum::<u64>();
@@ -158,7 +158,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
         check!(
             IllegalOnTheWire,
             repeated <= probes_max && idle == 0,
-            "clean link: {repeated} segments sent again, expected at most {probes_max}; {idle} acknowledgements \
+            "clean link: {repeated} segments sent again, expected at most {probes_max}; {idle} acknowledgments \
              without a cause, expected none\n{text}"
         );
     }

@@ -69,7 +69,7 @@ impl Ends {
         transmit
     }
 
-    /// Receives a segment in order. Returns the acknowledgement if one is due.
+    /// Receives a segment in order. Returns the acknowledgment if one is due.
     pub(crate) fn receive(&mut self, transmit: &Transmit) -> Option<Transmit> {
         let segment = transmit.received(&self.block);
         let received = self.receiver.handle_segment(self.now, &segment);
@@ -78,9 +78,9 @@ impl Ends {
         self.receiver.poll_transmit(self.now, TxLimits { super_segment_max: 0 })
     }
 
-    /// Processes an acknowledgement and the lists that it completes.
-    pub(crate) fn acknowledge(&mut self, acknowledgement: &Transmit) {
-        self.sender.handle_segment(self.now, &acknowledgement.received(&[]));
+    /// Processes an acknowledgment and the lists that it completes.
+    pub(crate) fn acknowledge(&mut self, acknowledgment: &Transmit) {
+        self.sender.handle_segment(self.now, &acknowledgment.received(&[]));
         while let Some(event) = self.sender.poll_event() {
             assert!(matches!(event, Event::SendComplete(_) | Event::SendBacklogChange(_)));
         }

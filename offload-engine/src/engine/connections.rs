@@ -40,7 +40,7 @@ pub const EARLY_FRAMES_MAX: usize = 4096;
 pub const EARLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Payload bytes of a GSO packet that the engine segments because the link does not. The limit is small enough that
-/// acknowledgements of the peer are read in time.
+/// acknowledgments of the peer are read in time.
 pub const BURST_BYTES_MAX: usize = 16 * 1024;
 
 /// Frames kept for later: those of a stopped connection, or those newer than frames the host has yet to forward.

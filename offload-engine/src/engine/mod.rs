@@ -6,7 +6,7 @@
 //! frames from the host stack, a batch of frames from the link, due timers, and the client's requests. Then it
 //! processes every connection that was touched: it delivers events and transmits segments. A frame of an offloaded
 //! connection is processed in place in the receive buffer. Every other frame is passed to the host stack unchanged.
-//! Acknowledgements are built at the end of the batch, so a batch results in one.
+//! Acknowledgments are built at the end of the batch, so a batch results in one.
 //!
 //! Time is an argument and the caller has the clock ([`Engine::poll_at`] bounds its sleep), so the same loop runs on a
 //! device and in simulation.
@@ -449,8 +449,8 @@ impl Engine {
             && self.link.poll_at().is_none()
     }
 
-    /// Repeats the last acknowledgement of each connection in TIME-WAIT whose path has lost segments. For a node that
-    /// exits before TIME-WAIT ends: if the acknowledgement of the FIN was lost, the peer's retransmission would not be
+    /// Repeats the last acknowledgment of each connection in TIME-WAIT whose path has lost segments. For a node that
+    /// exits before TIME-WAIT ends: if the acknowledgment of the FIN was lost, the peer's retransmission would not be
     /// answered.
     pub fn repeat_last_acks(&mut self) {
         self.connections.repeat_last_acks();

@@ -38,7 +38,7 @@ impl Engine {
 
     /// Variant of [`Engine::poll`] for a caller that polls again soon. The iteration ends after the first frame of a
     /// batch if that frame is small and requires a response from the client. [`Engine::flush`] then sends an immediate
-    /// response sooner, with the acknowledgement. The next poll continues the batch.
+    /// response sooner, with the acknowledgment. The next poll continues the batch.
     ///
     /// # Errors
     /// The device of the link was removed.

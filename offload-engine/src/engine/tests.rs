@@ -404,7 +404,7 @@ fn frames_for_other_stations_are_not_processed() {
     assert_eq!((bench.engine.stats().rx_segments, bench.engine.stats().rx_to_host), (0, 1));
 }
 
-// There is one acknowledgement per batch, and it covers the batch.
+// There is one acknowledgment per batch, and it covers the batch.
 #[test]
 fn batch_is_acknowledged_once() {
     let mut bench = Bench::new(10);
@@ -421,7 +421,7 @@ fn batch_is_acknowledged_once() {
 }
 
 // `poll_first` indicates a small frame that requires a response before it reads the next frame. The response carries
-// the acknowledgement, and is sent before the client's earlier send completes. Then the batch continues.
+// the acknowledgment, and is sent before the client's earlier send completes. Then the batch continues.
 #[test]
 fn response_precedes_rest_of_batch() {
     let mut bench = Bench::new(10);
@@ -444,7 +444,7 @@ fn response_precedes_rest_of_batch() {
 
     post(&mut bench, 2);
     let sent = bench.sent();
-    assert_eq!(sent.len(), 1, "it carries the acknowledgement");
+    assert_eq!(sent.len(), 1, "it carries the acknowledgment");
     assert_eq!(tcp_of(&sent[0]), (1005, 5005, b"hello".to_vec()));
     assert_eq!(bench.client().completed.len(), 1);
     assert_eq!(bench.client().sent_before_completion, [10], "after the response");
@@ -455,7 +455,7 @@ fn response_precedes_rest_of_batch() {
     assert!(!bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
 }
 
-// An interrupted batch results in as many acknowledgements as any other: at most one, and none before its end.
+// An interrupted batch results in as many acknowledgments as any other: at most one, and none before its end.
 #[test]
 fn interrupted_batch_is_acknowledged_once() {
     for (bytes, first) in [(100, 1), (1460, 4)] {

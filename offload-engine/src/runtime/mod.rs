@@ -21,7 +21,7 @@ use std::{io, string::String, vec::Vec};
 pub use self::{monitor::Monitor, progress::Presence};
 use crate::{engine::Callback, time::Instant};
 
-/// Last acknowledgements that a core repeats when it ends ([`Passive::repeat_last_acks`]).
+/// Last acknowledgments that a core repeats when it ends ([`Passive::repeat_last_acks`]).
 pub const LAST_ACK_REPEATS: usize = 2;
 
 crate::option_enum! {

@@ -120,7 +120,7 @@ pub struct TxLimits {
 pub struct Transmit {
     /// Sequence number.
     pub seq: SeqNum,
-    /// Acknowledgement number.
+    /// Acknowledgment number.
     pub ack: SeqNum,
     /// Flags. PSH and FIN apply to the last segment of a GSO packet.
     pub flags: Flags,
@@ -256,7 +256,7 @@ pub struct Info {
     pub ecn: bool,
     /// Data segments received with a CE mark.
     pub ce_received: u64,
-    /// Segments delivered by acknowledgements with ECE.
+    /// Segments delivered by acknowledgments with ECE.
     pub delivered_ce: u64,
     /// Reductions of the congestion window by ECE.
     pub ecn_reductions: u64,
@@ -270,7 +270,7 @@ pub struct Info {
     pub spurious_timeouts: u64,
     /// Duplicate reports (DSACK) received (RFC 2883).
     pub dsack_dups: u64,
-    /// Acknowledgements that revealed reordering (RFC 8985 §6.2 step 3).
+    /// Acknowledgments that revealed reordering (RFC 8985 §6.2 step 3).
     pub reord_seen: u64,
     /// State of congestion control and recovery.
     pub ca_state: CaState,
@@ -294,7 +294,7 @@ pub struct Info {
     pub last_data_sent: Option<Duration>,
     /// Time since data was received; `None` before.
     pub last_data_recv: Option<Duration>,
-    /// Time since an acceptable acknowledgement; `None` before.
+    /// Time since an acceptable acknowledgment; `None` before.
     pub last_ack_recv: Option<Duration>,
     /// Time with unsent or unacknowledged data.
     pub busy_time: Duration,

@@ -39,7 +39,7 @@ crate::option_enum! {
 pub struct CongestionOptions {
     /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
     pub hystart: bool,
-    /// With `hystart`, also end it when acknowledgements arrive without a gap for half of the RTT (HyStart).
+    /// With `hystart`, also end it when acknowledgments arrive without a gap for half of the RTT (HyStart).
     pub ack_train: bool,
     /// Restart from the initial window after an RTO without transmission (RFC 5681 §4.1).
     pub idle_restart: bool,

@@ -86,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// Sender: processes ECE on an acceptable acknowledgement of `acked` new bytes, with `outstanding` in flight before
+    /// Sender: processes ECE on an acceptable acknowledgment of `acked` new bytes, with `outstanding` in flight before
     /// (RFC 3168 §6.1.2).
     pub(super) fn process_ece(&mut self, segment: &Segment<'_>, acked: u64, outstanding: u64) {
         if !self.ecn.enabled || !segment.flags.contains(Flags::ECE) {

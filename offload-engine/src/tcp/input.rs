@@ -1,6 +1,6 @@
 //! Processing of a received segment (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 //!
-//! Order of checks: RST, SYN, timestamps, sequence, ACK, URG; then acknowledgement, window, payload, FIN. A RST is
+//! Order of checks: RST, SYN, timestamps, sequence, ACK, URG; then acknowledgment, window, payload, FIN. A RST is
 //! accepted only at exactly RCV.NXT. Elsewhere in the window it causes a challenge ACK, as does a SYN (CH §9.2). An
 //! empty segment left of RCV.NXT is acknowledged: Linux probes a zero window with it. RSTs are exempt from PAWS (RFC
 //! 7323 §5.2).
@@ -260,7 +260,7 @@ impl Connection {
         age < 0 && self.now - self.clock.recent_at < TS_RECENT_AGE_MAX
     }
 
-    /// RFC 5961 §5.2: returns the position of the acknowledgement if it is acceptable.
+    /// RFC 5961 §5.2: returns the position of the acknowledgment if it is acceptable.
     fn admit_ack(&mut self, segment: &Segment<'_>) -> Option<Position> {
         if !segment.flags.contains(Flags::ACK) {
             return None;
@@ -278,7 +278,7 @@ impl Connection {
 
     /// Records an acceptable segment: the peer is alive, and its timestamp may update TS.Recent.
     fn on_acceptable(&mut self, segment: &Segment<'_>, start: Position) {
-        // RFC 7323 §4.3: only a segment that covers the last acknowledgement sent.
+        // RFC 7323 §4.3: only a segment that covers the last acknowledgment sent.
         if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
             && start <= self.receiver.last_ack()
         {
@@ -295,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// Processes acknowledgement and window. Returns true if the connection has ended with it.
+    /// Processes acknowledgment and window. Returns true if the connection has ended with it.
     fn process_ack(&mut self, segment: &Segment<'_>, ack: Position, fin: bool) -> bool {
         let window = u64::from(segment.window) << self.constant.snd_wind_scale;
         if ack == self.snd.una && self.is_one_way(segment) {
@@ -331,7 +331,7 @@ impl Connection {
         self.phase == TcpPhase::Closed
     }
 
-    /// Header prediction: data is received and none of ours is in flight. An acknowledgement of nothing new, without
+    /// Header prediction: data is received and none of ours is in flight. An acknowledgment of nothing new, without
     /// blocks or ECN echo, then affects neither recovery nor congestion control.
     fn is_one_way(&self, segment: &Segment<'_>) -> bool {
         segment.sack.is_empty()
@@ -339,7 +339,7 @@ impl Connection {
             && self.recovery.is_inactive()
     }
 
-    /// Processes a reordered acknowledgement: its SACK blocks may still be new.
+    /// Processes a reordered acknowledgment: its SACK blocks may still be new.
     fn process_old_sacks(&mut self, segment: &Segment<'_>, ack: Position) {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         let report = self.acknowledge(segment, ack, false);
@@ -357,7 +357,7 @@ impl Connection {
         self.notify_congestion(report, outstanding);
     }
 
-    /// Passes an acknowledgement and its SACK blocks to recovery.
+    /// Passes an acknowledgment and its SACK blocks to recovery.
     fn acknowledge(&mut self, segment: &Segment<'_>, ack: Position, bare: bool) -> Report {
         let to = ack.max(self.snd.una);
         let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
@@ -369,7 +369,7 @@ impl Connection {
             if end <= start || end > self.snd.max {
                 continue;
             }
-            // RFC 2883 §4: the first block is below the acknowledgement or inside the second block.
+            // RFC 2883 §4: the first block is below the acknowledgment or inside the second block.
             let inside_next = segment.sack.get(1).is_some_and(|next| {
                 let (from, to) = (start.locate(next.start), start.locate(next.end));
                 from <= start && end <= to

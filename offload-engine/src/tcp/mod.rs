@@ -12,7 +12,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `input` | segment acceptance and acknowledgement processing |
+//! | `input` | segment acceptance and acknowledgment processing |
 //! | `output` | selection of the next segment |
 //! | `expiry` | timer expiry |
 //! | `state` | import and export of the connection state |
@@ -139,7 +139,7 @@ struct SendVariables {
     max_wnd: u64,
     /// Segment sequence number used for the last window update.
     wl1: SeqNum,
-    /// Segment acknowledgement number used for the last window update.
+    /// Segment acknowledgment number used for the last window update.
     wl2: Position,
     /// End of the last segment sent that was not full-sized (SND.SML of Minshall's rule).
     sml: Position,
@@ -254,7 +254,7 @@ pub struct Connection {
     /// Time at which data was last sent, initially the time of the offload.
     last_sent: Instant,
     last_data_sent: Option<Instant>,
-    /// Arrival times of the peer's last data and last acknowledgement.
+    /// Arrival times of the peer's last data and last acknowledgment.
     last_data_recv: Option<Instant>,
     last_ack_recv: Option<Instant>,
     rtt: RttEstimator,
@@ -666,7 +666,7 @@ impl Connection {
         }
     }
 
-    /// Processes the acknowledgement of our FIN.
+    /// Processes the acknowledgment of our FIN.
     fn on_fin_acked(&mut self) {
         self.events.extend(self.queue.acknowledge_fin().map(Event::DisconnectComplete));
         match self.phase {

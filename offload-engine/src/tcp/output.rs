@@ -1,7 +1,7 @@
 //! Selection of the next segment.
 //!
 //! Order: a RST; an ACK that must be a segment of its own; lost bytes; a tail loss probe; new bytes and the FIN; a
-//! window probe; a keep-alive probe; a pending ACK. Every segment except the RST carries the current acknowledgement
+//! window probe; a keep-alive probe; a pending ACK. Every segment except the RST carries the current acknowledgment
 //! and window.
 //!
 //! Data is cut at the end of its list or of the queue, otherwise to a multiple of the MSS. A short segment is held back
@@ -112,7 +112,7 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
-        // An acknowledgement may have arrived after the probe timer expired.
+        // An acknowledgment may have arrived after the probe timer expired.
         if core::mem::take(&mut self.pending.tail_probe)
             && self.recovery.may_probe()
             && let Some(probe) = self.transmit_tail_probe()
@@ -420,7 +420,7 @@ impl Connection {
         }
     }
 
-    /// Header of a segment sent now; carries any pending acknowledgement.
+    /// Header of a segment sent now; carries any pending acknowledgment.
     #[inline]
     fn header(&mut self, start: Position, mut flags: Flags) -> Transmit {
         self.timers.stop(Timer::DelayedAck);

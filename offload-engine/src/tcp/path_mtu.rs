@@ -8,7 +8,7 @@
 //!
 //! A black hole drops packets that are too big and sends no ICMP error. [`BLACK_HOLE_TIMEOUTS`] consecutive timeouts of
 //! a segment reduce its size: payload of 1024 bytes, then of 536, with IPv6 of 1220. If a segment of its size was
-//! acknowledged before, loss is more likely, and it takes [`BLACK_HOLE_TIMEOUTS_PROVEN`] timeouts. An acknowledgement
+//! acknowledged before, loss is more likely, and it takes [`BLACK_HOLE_TIMEOUTS_PROVEN`] timeouts. An acknowledgment
 //! of more than the small segment shows that the large ones were delayed, not dropped.
 //!
 //! [`RAISE_AFTER`] a reduction the original size is tried again (RFC 1191 §6.3). If the path is still narrow this costs
@@ -185,7 +185,7 @@ impl Connection {
         self.arm_tail_probe();
     }
 
-    /// Processes an acceptable acknowledgement up to `ack`, before SND.UNA advances.
+    /// Processes an acceptable acknowledgment up to `ack`, before SND.UNA advances.
     pub(super) fn confirm_path_mtu(&mut self, ack: Position) {
         let acked = ack.since(self.snd.una);
         if acked == 0 {

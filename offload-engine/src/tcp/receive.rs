@@ -7,7 +7,7 @@
 //! one unit beyond the limit. After the consumer takes bytes of the backlog, a window update is sent if it at least
 //! doubles the remaining window. It must also be worth two segments or half of the limit.
 //!
-//! **Acknowledgements.** At most one per batch of input. An ACK is due without delay:
+//! **Acknowledgments.** At most one per batch of input. An ACK is due without delay:
 //!
 //! - after `ack_frequency` segments, the bytes of as many full-sized ones, or [`ACK_BYTES_MAX`] (RFC 9293 §3.8.6.3);
 //!   the full size is measured, as links coalesce segments and peers send less than our MSS;
@@ -463,7 +463,7 @@ impl Receiver {
         table + waiting.sum::<usize>() + self.reassembly.heap()
     }
 
-    // Acknowledgements.
+    // Acknowledgments.
 
     /// Urgency of the next ACK.
     pub(super) const fn ack_due(&self) -> AckDue {
@@ -491,7 +491,7 @@ impl Receiver {
         self.nxt + (free >> self.scale << self.scale)
     }
 
-    /// Advertises the window: returns the window field of a segment that is sent now with an acknowledgement.
+    /// Advertises the window: returns the window field of a segment that is sent now with an acknowledgment.
     #[inline]
     pub(super) fn advertise(&mut self) -> u16 {
         let open = self.open_edge();

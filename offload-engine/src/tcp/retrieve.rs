@@ -50,7 +50,7 @@ impl Connection {
 
     /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). This is the congestion
     /// controller's estimate of the bandwidth-delay product, bounded by the peer's window, plus [`SEND_BACKLOG`], so
-    /// that unsent data is queued when an acknowledgement arrives. It does not depend on the bytes posted.
+    /// that unsent data is queued when an acknowledgment arrives. It does not depend on the bytes posted.
     pub fn send_backlog_size(&self) -> u32 {
         let window = self.congestion.cwnd().min(self.snd.wnd);
         u32::try_from(window + SEND_BACKLOG as u64).unwrap_or(u32::MAX)
@@ -112,7 +112,7 @@ impl Connection {
         self.start_activity_timer();
     }
 
-    /// Evaluates the drop rate after an acknowledgement.
+    /// Evaluates the drop rate after an acknowledgment.
     #[inline]
     pub(super) fn check_drop_rate(&mut self) {
         let Some(share) = self.config.upload.high_drop_rate else { return };

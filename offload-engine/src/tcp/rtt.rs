@@ -43,7 +43,7 @@ impl RecentMin {
     }
 }
 
-/// RTT estimator of one connection. Times are nanoseconds; each acknowledgement gives a sample.
+/// RTT estimator of one connection. Times are nanoseconds; each acknowledgment gives a sample.
 #[derive(Debug)]
 pub(super) struct RttEstimator {
     srtt: Option<u64>,

@@ -1,4 +1,4 @@
-//! Exhaustive test of the orders of events on two connections: data, duplicates, acknowledgements, FIN, RST, timers.
+//! Exhaustive test of the orders of events on two connections: data, duplicates, acknowledgments, FIN, RST, timers.
 //! All orders are tested up to a depth (`FLUE_DEPTH`, 6), without seeds.
 //!
 //! A run makes its decisions one by one. [`Choices`] records them and gives the next run the next combination, like a
@@ -441,7 +441,7 @@ fn every_order_of_events_with_options() {
     assert!(count.runs > 100_000 && count.resets > 10_000 && count.whole > 10_000, "{count:?}");
 }
 
-// Variant without options: recovery by duplicate acknowledgements, no PAWS.
+// Variant without options: recovery by duplicate acknowledgments, no PAWS.
 #[test]
 fn every_order_of_events_without_options() {
     let count = search(shape(false, false), depth());

@@ -1,7 +1,7 @@
 //! Dumbbell network in virtual time: flows that share one bottleneck with a drop-tail queue.
 //!
 //! Only the bottleneck, in the direction of the data, has a rate, a queue and losses. The senders' own links are
-//! infinitely fast. Acknowledgements take half a round trip and are never lost. Time is counted in nanoseconds, and in
+//! infinitely fast. Acknowledgments take half a round trip and are never lost. Time is counted in nanoseconds, and in
 //! picoseconds where frames are serialized, so that rounding errors do not accumulate. Payload is one shared block, so
 //! the cost of a byte is independent of the rate.
 
@@ -139,7 +139,7 @@ struct Flow {
 enum EventKind {
     /// Data for the receiver.
     Data { transmit: Transmit, offset: u64 },
-    /// Acknowledgement for the sender.
+    /// Acknowledgment for the sender.
     Ack(Transmit),
 }
 

@@ -177,10 +177,10 @@ pub struct Config {
     /// Time limit from the Request to the consumer's answer at the passive end; on expiry the connection is rejected.
     /// Also from the Reply to the peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
     pub accept_timeout: Duration,
-    /// Time limit from a disconnect to the acknowledgement of its FIN.
+    /// Time limit from a disconnect to the acknowledgment of its FIN.
     pub disconnect_timeout: Duration,
     /// Time limit of a close that makes no progress. After a disconnect with requests outstanding: time without new
-    /// acknowledgements from the peer, until the reset. After the peer has closed following a message without a receive
+    /// acknowledgments from the peer, until the reset. After the peer has closed following a message without a receive
     /// ([`Config::receive_wait`]): time until the disconnect event, which otherwise follows that message.
     pub end_wait: Duration,
     /// After a Terminate: time in which the peer neither acknowledges more data nor closes, until the reset. After a

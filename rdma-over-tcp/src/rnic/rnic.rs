@@ -498,7 +498,7 @@ impl Rnic {
         taken
     }
 
-    /// Acknowledgement of all lists up to serial `end`; `None`: lists were returned that will never be acknowledged.
+    /// Acknowledgment of all lists up to serial `end`; `None`: lists were returned that will never be acknowledged.
     pub(crate) fn handle_sent(&mut self, id: StreamId, io: &mut impl LlpStream, end: Option<u64>) {
         self.upcall(id, io, |stream, objects, config, io| stream.sent(objects, config, io, end));
     }

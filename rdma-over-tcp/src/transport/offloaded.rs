@@ -14,7 +14,7 @@ use crate::rnic::transport::LlpStream;
 /// Octets per microsecond of the fastest path: 100 Gbit/s.
 const PATH_OCTETS_PER_US: u128 = 12_500;
 
-/// Lower bound of the octets in flight on a path: delayed acknowledgements and batches need some.
+/// Lower bound of the octets in flight on a path: delayed acknowledgments and batches need some.
 const PATH_OCTETS_MIN: usize = 512 * 1024;
 
 /// I/O of a connection during an upcall.

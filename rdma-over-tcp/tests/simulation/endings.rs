@@ -29,7 +29,7 @@ use crate::{
 
 /// One-way delay of the link.
 const DELAY: Duration = Duration::from_millis(50);
-/// Longer than a round trip and a delayed acknowledgement, shorter than any timeout or TIME-WAIT.
+/// Longer than a round trip and a delayed acknowledgment, shorter than any timeout or TIME-WAIT.
 const SOON: Duration = Duration::from_millis(300);
 
 /// Two connected queue pairs on a lossless link.
@@ -131,9 +131,9 @@ impl Scene {
 }
 
 // NDK-DISC-5: a disconnect completes when the peer has acknowledged all data and the FIN: no sooner, even if the peer's
-// consumer does not disconnect. The stack that sent the FIN need not be the one that receives the acknowledgement.
+// consumer does not disconnect. The stack that sent the FIN need not be the one that receives the acknowledgment.
 #[test]
-fn a_disconnect_ends_with_its_acknowledgement() {
+fn a_disconnect_ends_with_its_acknowledgment() {
     for (policy, moves_to) in [
         (OffloadPolicy::Always, None),
         (OffloadPolicy::Never, None),

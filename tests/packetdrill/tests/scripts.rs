@@ -109,7 +109,7 @@ fn wrong_scripts_fail() {
         ("> P. 1:", "> . 1:", "flags"),
         ("1:1001(1000)", "1:901(900)", "payload"),
         ("1:1001(1000)", "2:1002(1000)", "sequence number"),
-        ("ack 1\n", "ack 2\n", "acknowledgement"),
+        ("ack 1\n", "ack 2\n", "acknowledgment"),
         ("+0 > P", "+.1 > P", "time"),
         ("ack 1\n", "ack 1 win 7\n", "window"),
         ("ack 1\n", "ack 1 <nop,nop,TS val 1 ecr 1>\n", "options"),

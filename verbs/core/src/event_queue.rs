@@ -1,4 +1,4 @@
-//! Event queue: descriptor, order, withdrawal, acknowledgements.
+//! Event queue: descriptor, order, withdrawal, acknowledgments.
 //!
 //! The descriptor is an eventfd in semaphore mode, with one unit for each queued event. So poll(2) reports it readable
 //! while events are queued, and a read(2) of the program blocks, or returns EAGAIN or EINTR as the program configured.
@@ -281,12 +281,12 @@ impl<T> EventQueue<T> {
 /// Events of an object that the program has taken and not yet acknowledged. The destruction of the object waits until
 /// there is none.
 #[derive(Debug, Default)]
-pub struct Acknowledgements {
+pub struct Acknowledgments {
     outstanding: Mutex<u64>,
     changed: Condvar,
 }
 
-impl Acknowledgements {
+impl Acknowledgments {
     /// Counts an event that the program has taken.
     pub fn taken(&self) {
         *lock(&self.outstanding) += 1;
@@ -362,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn wait_returns_after_the_last_acknowledgement() {
-        let events = Acknowledgements::default();
+    fn wait_returns_after_the_last_acknowledgment() {
+        let events = Acknowledgments::default();
         events.wait();
         events.taken();
         events.taken();

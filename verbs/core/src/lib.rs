@@ -2,7 +2,7 @@
 //!
 //! `libibverbs.so.1` and `librdmacm.so.1` (the package `flue-verbs`) convert pointers and structures to these objects
 //! and back. This crate has the rules of the two interfaces: states of queue pairs and of connection identifiers,
-//! numbers of statuses and events, lifetimes and acknowledgements. Queues, memory protection and the protocol are those
+//! numbers of statuses and events, lifetimes and acknowledgments. Queues, memory protection and the protocol are those
 //! of the core.
 //!
 //! The crate has no unsafe code, no output and no thread of its own; the adapter has one thread ([`device`]).

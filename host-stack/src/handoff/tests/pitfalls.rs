@@ -102,7 +102,7 @@ fn p3_ack_after_a_closed_window_is_processed() {
     state.tcp.delegated.snd_wnd = 0;
     bench.ends[0].import(bench.now, &state);
     let SocketEnd { tuple, flow, .. } = &bench.ends[0];
-    let said = Acknowledgement {
+    let said = Acknowledgment {
         seq: flow.acknowledged,
         ack: in_flight,
         window: 0,
@@ -291,7 +291,7 @@ fn simultaneous_close_moves() {
     let mut bench = Bench::new(29, false, true, 0);
     bench.ends.iter_mut().for_each(|end| end.socket().close());
     bench.exchange();
-    // Each has received the other's FIN, and no acknowledgement of its own.
+    // Each has received the other's FIN, and no acknowledgment of its own.
     bench.now += Duration::from_millis(4);
     for (_, to, frame) in core::mem::take(&mut bench.wire) {
         let now = bench.now;

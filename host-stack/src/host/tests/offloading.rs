@@ -281,7 +281,7 @@ fn abort_during_an_initiate_waits_for_its_outcome() {
     );
 }
 
-/// CH-INI-7: no delayed acknowledgement remains when a connection is offloaded.
+/// CH-INI-7: no delayed acknowledgment remains when a connection is offloaded.
 #[test]
 fn delayed_ack_is_sent_before_the_offload() {
     let (mut bench, active) = connected(OffloadPolicy::Auto, false, false);

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     socket::Request,
-    wire::{self, Acknowledgement, Frame, FrameAddresses},
+    wire::{self, Acknowledgment, Frame, FrameAddresses},
 };
 
 /// Size of the alternating gaps and blocks, in bytes.
@@ -50,7 +50,7 @@ fn deliver(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Ran
         to: (path.source_address, local).into(),
     };
     let delegated = &state.tcp.delegated;
-    let ack = Acknowledgement {
+    let ack = Acknowledgment {
         seq: delegated.rcv_nxt + range.start,
         ack: delegated.snd_una,
         window: 40_000,
@@ -63,7 +63,7 @@ fn deliver(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Ran
     bench.run(Duration::from_millis(20));
 }
 
-/// Acknowledgements of the second host as offsets in the stream, in order.
+/// Acknowledgments of the second host as offsets in the stream, in order.
 fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
     let acks = bench.nodes[1].sent.iter().filter_map(|frame| match wire::parse(frame) {
         Frame::Tcp(segment) => u32::try_from(segment.ack.distance(first)).ok(),
@@ -91,7 +91,7 @@ fn gap(index: u32, more: u32) -> Range<u32> {
     (2 * index * STEP).saturating_sub(more)..(2 * index + 1) * STEP + more
 }
 
-// RFC 2018 §8: data reported by SACK are not requested again, and no acknowledgement ends within them.
+// RFC 2018 §8: data reported by SACK are not requested again, and no acknowledgment ends within them.
 #[test]
 fn excess_blocks_are_stored() {
     for more in [0, 3, 7] {

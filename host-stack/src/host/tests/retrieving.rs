@@ -143,7 +143,7 @@ impl Connected {
     }
 }
 
-// RFC 9293 §3.8.6, §3.8.6.1: a window that closes over data in flight, or a late older acknowledgement with such a
+// RFC 9293 §3.8.6, §3.8.6.1: a window that closes over data in flight, or a late older acknowledgment with such a
 // window, is probed with the first octet; no new data are sent.
 #[test]
 fn closed_window_over_data_in_flight_is_probed() {
@@ -169,7 +169,7 @@ fn closed_window_over_data_in_flight_is_probed() {
 }
 
 // RFC 9293 §3.8.1, §3.8.6: smoltcp's fast retransmission fills a segment, beyond the window. The excess is not sent,
-// nor are acknowledgements with a sequence number after it, which the peer would not accept. smoltcp considers all
+// nor are acknowledgments with a sequence number after it, which the peer would not accept. smoltcp considers all
 // queued data sent, and the window closes and opens again after the accepted data; yet the rest follows.
 #[test]
 fn data_beyond_the_window_are_deferred() {
@@ -268,7 +268,7 @@ fn probing_peer_stays_connected() {
 }
 
 // A keep-alive probe with nothing in flight is processed before smoltcp's answer. Not once a FIN is due: in LAST-ACK
-// smoltcp would take the extra frame for an old acknowledgement, and answer it in addition to the probe.
+// smoltcp would take the extra frame for an old acknowledgment, and answer it in addition to the probe.
 #[test]
 fn probe_is_not_processed_ahead_once_a_fin_is_due() {
     for peer_has_closed in [false, true] {
@@ -299,7 +299,7 @@ fn probe_is_not_processed_ahead_once_a_fin_is_due() {
     assert_eq!(connected.is_given(FIRST - 1, 1), (State::FinWait2, (true, true)));
 }
 
-// RFC 9293 §3.10.7.4: a segment trimmed to RCV.NXT still carries an acknowledgement, and an old segment is answered.
+// RFC 9293 §3.10.7.4: a segment trimmed to RCV.NXT still carries an acknowledgment, and an old segment is answered.
 #[test]
 fn an_old_segment_acknowledges() {
     let mut connected = Connected::new();
@@ -355,7 +355,7 @@ fn fin_after_old_data_is_processed() {
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 4)));
 }
 
-// RFC 6298 §5.1: duplicate acknowledgements do not prevent the retransmission of a FIN.
+// RFC 6298 §5.1: duplicate acknowledgments do not prevent the retransmission of a FIN.
 #[test]
 fn fin_is_retransmitted_after_duplicate_acks() {
     let mut connected = Connected::new();
@@ -376,7 +376,7 @@ fn fin_is_retransmitted_after_duplicate_acks() {
 
 // RFC 9293 §3.10.7.4, eighth: the end is reported after the FIN is acknowledged, though smoltcp delays that ACK.
 #[test]
-fn end_is_reported_after_the_last_acknowledgement() {
+fn end_is_reported_after_the_last_acknowledgment() {
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
@@ -437,14 +437,14 @@ fn is_closed(notice: &Notice) -> bool {
     matches!(notice, Notice::Closed { error: None, .. })
 }
 
-/// True if a frame is anything but a bare acknowledgement.
+/// True if a frame is anything but a bare acknowledgment.
 fn is_no_bare_ack(_: usize, frame: &[u8]) -> bool {
     !matches!(wire::parse(frame), Frame::Tcp(segment)
         if segment.sequence_len() == 0 && segment.flags == Flags::ACK)
 }
 
-// Both sides have sent data, and every acknowledgement was lost. Each then sends only old segments from before the
-// other's RCV.NXT, and their acknowledgement is the only progress for the other.
+// Both sides have sent data, and every acknowledgment was lost. Each then sends only old segments from before the
+// other's RCV.NXT, and their acknowledgment is the only progress for the other.
 #[test]
 fn old_segments_of_both_ends_acknowledge() {
     for v6 in [false, true] {

@@ -301,7 +301,7 @@ fn a_timed_out_connection_ends() {
     assert!(bench.nodes[1].host.owners.is_empty() && bench.nodes[1].paths.is_empty());
 }
 
-// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgement of our FIN, even
+// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgment of our FIN, even
 // while the peer still sends.
 #[test]
 fn upload_notice_counts_lists_and_bytes() {

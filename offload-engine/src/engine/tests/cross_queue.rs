@@ -43,7 +43,7 @@ fn frame_of_another_queue_is_passed_to_its_connection() {
     group[1].poll();
     assert!(!group[1].engine.has_input());
     assert_eq!(group[1].client().received, b"by the wrong queue");
-    // The queue of the connection sends the acknowledgement.
+    // The queue of the connection sends the acknowledgment.
     group[1].now += Duration::from_millis(50);
     group[1].poll();
     let sent = group[1].sent();

@@ -270,7 +270,7 @@ fn dependents_of_invalid_object_send_nothing() {
         let reason = UploadReason::InvalidState;
         assert_eq!(Bench::retrieved(&messages), [(80, reason)], "level {level}");
 
-        // Neither data nor retransmissions nor acknowledgements are sent.
+        // Neither data nor retransmissions nor acknowledgments are sent.
         bench.io(81).send([list(2, b"first attempt")].into());
         bench.io(90).send([list(3, b"goes on")].into());
         bench.poll();
@@ -454,7 +454,7 @@ fn query_matches_transmitted_segments() {
             let half = |at: usize| u16::from_be_bytes(frame[at..at + 2].try_into().unwrap());
             assert_eq!((half(tcp), half(tcp + 2)), (constant.local_port, constant.remote_port));
             assert_eq!(word(tcp + 4), delegated.snd_nxt.0, "{again}: sequence number");
-            assert_eq!(word(tcp + 8), delegated.rcv_nxt.0, "{again}: acknowledgement");
+            assert_eq!(word(tcp + 8), delegated.rcv_nxt.0, "{again}: acknowledgment");
             // The advertised window may grow with this segment, and never shrinks.
             assert!(u32::from(half(tcp + 14)) >= delegated.rcv_wnd, "{again}: window");
             let waiting = bench.query_all(n, p, t).4;

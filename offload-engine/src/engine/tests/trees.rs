@@ -258,7 +258,7 @@ fn forwarded_segments_complete() {
 }
 
 // CH-FWD-2: segments that the host received before the hand-over are older than those the target has received since.
-// They are processed in order within the node, so no acknowledgement reports a gap.
+// They are processed in order within the node, so no acknowledgment reports a gap.
 #[test]
 fn forwarded_segments_precede_later_ones() {
     let mut bench =

@@ -7,7 +7,7 @@
 //!
 //! The RTT rises only once a queue exists. If the queue holds at most one bandwidth-delay product, it overflows in the
 //! round in which the rise is detected. So ACK trains are also measured, as in HyStart (Ha and Rhee, 2008) and Linux.
-//! Acknowledgements arrive at the rate of the bottleneck. If those of a round arrive without a gap for half of the
+//! Acknowledgments arrive at the rate of the bottleneck. If those of a round arrive without a gap for half of the
 //! minimum RTT, the window has about reached the bandwidth-delay product.
 
 use super::AckSample;
@@ -32,12 +32,12 @@ const GROWTH_SEGMENTS_MAX: u64 = 8;
 /// round instead of doubling.
 const GROWTH_BYTES_MAX: u64 = 64 * 1024;
 
-/// Largest gap between two acknowledgements of one train.
+/// Largest gap between two acknowledgments of one train.
 const TRAIN_GAP_MAX: Duration = Duration::from_millis(2);
 /// Smallest RTT for trains: on a shorter path a gap cannot be distinguished from a round.
 const TRAIN_RTT_MIN: Duration = Duration::from_millis(4);
 
-/// ACK train: acknowledgements of one round without a gap. After a gap, as a spurious recovery causes, the rest of the
+/// ACK train: acknowledgments of one round without a gap. After a gap, as a spurious recovery causes, the rest of the
 /// round is a new train. Linux starts none, and late frames then let slow start overshoot.
 #[derive(Debug, Default)]
 struct AckTrain {
@@ -46,7 +46,7 @@ struct AckTrain {
 }
 
 impl AckTrain {
-    /// Adds an acknowledgement and returns the length of the train. `full` is true if the window, not the producer,
+    /// Adds an acknowledgment and returns the length of the train. `full` is true if the window, not the producer,
     /// limited the acknowledged train.
     fn extend(&mut self, now: Instant, round_begins: bool, full: bool) -> Duration {
         if round_begins || !full || now - self.last > TRAIN_GAP_MAX {
@@ -109,7 +109,7 @@ impl HyStart {
         }
     }
 
-    /// Processes an acknowledgement. Returns true if slow start ends.
+    /// Processes an acknowledgment. Returns true if slow start ends.
     pub(super) fn observe(&mut self, sample: &AckSample) -> bool {
         let ended = sample.round_begins && self.begin_round();
         if let Some(rtt) = sample.rtt {

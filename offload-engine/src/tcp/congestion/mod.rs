@@ -26,7 +26,7 @@ pub(super) use self::{cubic::Cubic, newreno::NewReno, unlimited::Unlimited, usag
 use super::{CongestionAlgorithm, CongestionOptions};
 use crate::time::{Duration, Instant};
 
-/// Acknowledgement of new bytes outside fast recovery.
+/// Acknowledgment of new bytes outside fast recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     /// Time of arrival.
@@ -41,7 +41,7 @@ pub(super) struct AckSample {
     pub(super) rtt: Option<Duration>,
     /// Smoothed RTT.
     pub(super) srtt: Option<Duration>,
-    /// True for the first acknowledgement of data sent in the previous round trip.
+    /// True for the first acknowledgment of data sent in the previous round trip.
     pub(super) round_begins: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) trait Congestion {
     fn ssthresh(&self) -> Option<u64>;
     /// True while the window grows exponentially.
     fn in_slow_start(&self) -> bool;
-    /// Processes the acknowledgement of new bytes.
+    /// Processes the acknowledgment of new bytes.
     fn on_ack(&mut self, sample: AckSample);
     /// Processes the start of fast recovery with `in_flight` bytes outstanding, once per episode.
     fn on_loss(&mut self, now: Instant, in_flight: u64);

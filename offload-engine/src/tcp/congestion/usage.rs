@@ -69,7 +69,7 @@ impl Usage {
         self.full || slow_start && self.peak.saturating_mul(2) > cwnd
     }
 
-    /// Evaluates the use of the window for each acknowledgement; `limited` is [`Usage::is_limited`]. Returns the most
+    /// Evaluates the use of the window for each acknowledgment; `limited` is [`Usage::is_limited`]. Returns the most
     /// bytes in flight of an RTO in which the window was not used (RFC 2861 §3).
     #[inline]
     pub(in super::super) fn underused(

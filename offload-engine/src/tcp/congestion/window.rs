@@ -66,7 +66,7 @@ impl Window {
         self.ssthresh.is_none_or(|ssthresh| self.cwnd < ssthresh)
     }
 
-    /// Processes an acknowledgement in slow start. Returns the bytes left for congestion avoidance.
+    /// Processes an acknowledgment in slow start. Returns the bytes left for congestion avoidance.
     pub(super) fn slow_start(&mut self, sample: &AckSample) -> u64 {
         if !self.in_slow_start() {
             return sample.acked;

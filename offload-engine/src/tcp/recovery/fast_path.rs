@@ -1,6 +1,6 @@
 //! ACK fast path: SND.UNA advances over data sent once, without loss or reordering.
 //!
-//! [`Recovery::on_ack_slow`] checks every acknowledgement for probes, duplicates, reordering, the end of an episode and
+//! [`Recovery::on_ack_slow`] checks every acknowledgment for probes, duplicates, reordering, the end of an episode and
 //! spurious losses. Most of these checks are not needed here.
 
 use super::{Ack, Delivery, Episode, Recovery, Report};
@@ -20,7 +20,7 @@ impl Recovery {
             && ack.dsack.is_none()
     }
 
-    /// Equivalent of [`Recovery::on_ack_slow`] for an acknowledgement that [`Recovery::takes_fast_path`].
+    /// Equivalent of [`Recovery::on_ack_slow`] for an acknowledgment that [`Recovery::takes_fast_path`].
     pub(super) fn on_ack_fast(
         &mut self,
         ack: &Ack<'_>,

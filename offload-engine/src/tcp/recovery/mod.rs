@@ -1,4 +1,4 @@
-//! Loss recovery: loss detection, and the RTT and reordering derived from acknowledgements.
+//! Loss recovery: loss detection, and the RTT and reordering derived from acknowledgments.
 //!
 //! With SACK, losses are detected by time (RACK, RFC 8985). A record is lost when one sent later was delivered and a
 //! reordering window has passed. Retransmissions also have a time, so a lost retransmission is detected the same way.
@@ -17,10 +17,10 @@
 //! |---|---|
 //! | `scoreboard` | bytes in flight, sacked and lost |
 //! | `rack` | reordering window |
-//! | `probe` | tail loss probe and its acknowledgement |
+//! | `probe` | tail loss probe and its acknowledgment |
 //! | `prr` | window in fast recovery |
 //! | `undo` | detection of spurious losses |
-//! | `fast_path` | acknowledgements without loss or reordering |
+//! | `fast_path` | acknowledgments without loss or reordering |
 
 mod fast_path;
 mod options;
@@ -55,7 +55,7 @@ enum Episode {
     Timeout { until: Position },
 }
 
-/// Acceptable acknowledgement, as input of recovery.
+/// Acceptable acknowledgment, as input of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack<'a> {
     pub(super) now: Instant,
@@ -76,7 +76,7 @@ pub(super) struct Ack<'a> {
     pub(super) srtt: Option<Duration>,
 }
 
-/// Result of an acknowledgement.
+/// Result of an acknowledgment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Report {
     /// Bytes newly acknowledged by SND.UNA.
@@ -95,9 +95,9 @@ pub(super) struct Report {
     pub(super) reduce: bool,
     /// True if the last reduction must be undone, before `reduce`.
     pub(super) undo: bool,
-    /// Time at which a record is presumed lost without another acknowledgement.
+    /// Time at which a record is presumed lost without another acknowledgment.
     pub(super) reordering_deadline: Option<Instant>,
-    /// Bytes outstanding and not known to have arrived, before this acknowledgement.
+    /// Bytes outstanding and not known to have arrived, before this acknowledgment.
     flight: u64,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Counts {
     pub(super) reord_seen: u64,
 }
 
-/// Summary of the records covered by one acknowledgement.
+/// Summary of the records covered by one acknowledgment.
 #[derive(Clone, Copy, Default, Debug)]
 struct Delivery {
     /// Bytes acknowledged by SND.UNA, and all bytes newly known to have arrived.
@@ -241,7 +241,7 @@ impl Recovery {
         self.board.is_empty()
     }
 
-    /// True if nothing is unacknowledged and no earlier loss is being repaired or evaluated. An acknowledgement of
+    /// True if nothing is unacknowledged and no earlier loss is being repaired or evaluated. An acknowledgment of
     /// nothing new, without SACK blocks, then has no effect.
     pub(super) fn is_inactive(&self) -> bool {
         self.board.is_empty()
@@ -340,7 +340,7 @@ impl Recovery {
         self.board.sent(start, end, resent, now);
     }
 
-    /// Processes an acknowledgement. Call [`Recovery::update_prr`] after the congestion controller.
+    /// Processes an acknowledgment. Call [`Recovery::update_prr`] after the congestion controller.
     pub(super) fn on_ack(&mut self, ack: &Ack<'_>) -> Report {
         let flight = self.flight();
         let delivery = self.deliver(ack);
@@ -357,7 +357,7 @@ impl Recovery {
         flight.saturating_sub(self.inferred)
     }
 
-    /// Processes an acknowledgement on the slow path. `flight`: bytes in flight before it.
+    /// Processes an acknowledgment on the slow path. `flight`: bytes in flight before it.
     fn on_ack_slow(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
         let (repaired, answered) = self.check_probe(ack, delivery.acked);
         let inferred = if answered { 0 } else { self.count_duplicates(ack, delivery) };
@@ -385,7 +385,7 @@ impl Recovery {
         report
     }
 
-    /// Applies an acknowledgement to the scoreboard.
+    /// Applies an acknowledgment to the scoreboard.
     fn deliver(&mut self, ack: &Ack<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let highest = self.rack.highest;
@@ -706,7 +706,7 @@ impl Recovery {
         }
     }
 
-    /// Processes the expiry of the reordering timer, as an acknowledgement of nothing new.
+    /// Processes the expiry of the reordering timer, as an acknowledgment of nothing new.
     pub(super) fn on_reordering_timeout(
         &mut self,
         now: Instant,

@@ -6,7 +6,7 @@
 //!   slice, several ms, and a probe in that time is wasted. A sender that probes 200 us after the last segment of each
 //!   message would send most of them twice.
 //! - A probe is also sent in fast recovery, once per pause. The last retransmissions are a tail too, and PRR may hold
-//!   the next one back for an acknowledgement that cannot arrive. At most eight times.
+//!   the next one back for an acknowledgment that cannot arrive. At most eight times.
 //! - Probes are also sent without SACK. A duplicate ACK after a probe, below its end, is taken as its response, and
 //!   counts as many times as fast retransmit needs.
 
@@ -37,7 +37,7 @@ pub(super) struct TailProbe {
     pub(super) retransmission: bool,
 }
 
-/// Result of an acknowledgement for a probe.
+/// Result of an acknowledgment for a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ProbeOutcome {
     /// Undecided.

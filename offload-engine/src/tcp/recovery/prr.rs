@@ -1,7 +1,7 @@
 //! Proportional rate reduction (RFC 9937): the in-flight limit of fast recovery.
 //!
 //! The flight is reduced to the slow start threshold over one RTT, in proportion to the delivered bytes. There is no
-//! pause for half of it. If losses have reduced it further, as many bytes are sent as delivered. Each acknowledgement
+//! pause for half of it. If losses have reduced it further, as many bytes are sent as delivered. Each acknowledgment
 //! with progress and without further loss allows one segment more.
 
 /// State of one episode, in bytes.
@@ -15,7 +15,7 @@ pub(super) struct Prr {
     delivered: u64,
     /// prr_out.
     out: u64,
-    /// In-flight limit until the next acknowledgement.
+    /// In-flight limit until the next acknowledgment.
     window: u64,
 }
 

@@ -5,7 +5,7 @@
 //! (RFC 6675 §4) is the sum of the bytes in flight.
 //!
 //! The records are ordered by sequence. A log of transmissions is ordered by time. A search for overdue transmissions
-//! reads it from its old end, and marked entries are removed. So an acknowledgement costs its changes and a binary
+//! reads it from its old end, and marked entries are removed. So an acknowledgment costs its changes and a binary
 //! search, regardless of the window.
 //!
 //! Limits: SACK blocks split records only up to one per full-sized segment outstanding and [`SPARE_RECORDS`] more; then
@@ -252,7 +252,7 @@ impl Scoreboard {
     }
 
     /// Removes the records before `to`. Calls `delivered` for each record that was not sacked before; returns the bytes
-    /// newly acknowledged by the cumulative acknowledgement.
+    /// newly acknowledged by the cumulative acknowledgment.
     pub(super) fn acknowledge(&mut self, to: Position, mut delivered: impl FnMut(&Record)) -> u64 {
         let acked = to.since(self.una);
         while let Some(front) = self.records.front_mut()
@@ -495,7 +495,7 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// Clears all selective acknowledgements: the receiver has reneged (RFC 2018 §8).
+    /// Clears all selective acknowledgments: the receiver has reneged (RFC 2018 §8).
     pub(super) fn clear_sacked(&mut self) {
         for record in &mut self.records {
             if record.state == RecordState::Sacked {

@@ -1,6 +1,6 @@
 //! Detection of spurious losses and timeouts.
 //!
-//! Three indications. Timestamps: the first acknowledgement of a retransmission echoes a segment sent before it (Eifel,
+//! Three indications. Timestamps: the first acknowledgment of a retransmission echoes a segment sent before it (Eifel,
 //! RFC 3522). DSACK: each retransmitted byte has arrived twice (RFC 2883, RFC 3708). F-RTO: see [`FRto`].
 
 use super::rack;
@@ -15,7 +15,7 @@ pub(super) struct Undo {
     resent_at: Option<Instant>,
     /// Retransmitted bytes not reported as duplicates.
     unreported: u64,
-    /// True after the first acknowledgement of a retransmission.
+    /// True after the first acknowledgment of a retransmission.
     evaluated: bool,
     /// True if the episode includes a timeout.
     pub(super) timeout: bool,
@@ -36,7 +36,7 @@ impl Undo {
         self.resent_at.is_some_and(|first| first <= sent_at)
     }
 
-    /// Processes the acknowledgement of a retransmission, by a segment that echoes `echo`. Returns true if the echo is
+    /// Processes the acknowledgment of a retransmission, by a segment that echoes `echo`. Returns true if the echo is
     /// older than the first retransmission (RFC 3522 §3.2 steps 4 and 5). Only the first such segment counts.
     pub(super) fn is_echo_older(&mut self, echo: Option<u32>) -> bool {
         let first = !core::mem::replace(&mut self.evaluated, true);
@@ -63,17 +63,17 @@ impl Undo {
 pub(super) enum FRto {
     /// Inactive, or the loss was real.
     Off,
-    /// The first segment is retransmitted, and its acknowledgement is pending (step 2).
+    /// The first segment is retransmitted, and its acknowledgment is pending (step 2).
     First,
     /// The first segment was acknowledged. New data is sent before further retransmissions, and the next
-    /// acknowledgement decides (step 3).
+    /// acknowledgment decides (step 3).
     Second {
         /// True if new data was sent.
         sent: bool,
     },
 }
 
-/// Input of [`FRto`] from an acknowledgement.
+/// Input of [`FRto`] from an acknowledgment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FRtoEvent {
     /// True if SND.UNA has advanced.

@@ -261,7 +261,7 @@ fn mandatory_reason_stops_connection() {
     }
 }
 
-// CH §9.3: urgent data counts if sequence and acknowledgement are acceptable. Data received before is acknowledged by
+// CH §9.3: urgent data counts if sequence and acknowledgment are acceptable. Data received before is acknowledged by
 // the exported state; the urgent data and later data are not.
 #[test]
 fn urgent_data_stops_connection() {

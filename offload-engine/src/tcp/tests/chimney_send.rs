@@ -17,7 +17,7 @@ fn parts(context: u64, net_buffers: &[&[&'static [u8]]]) -> NetBufferList {
 }
 
 // CH-SND-1 to -4, CH-SNC-3: lists of several net buffers and irregular MDLs, in two calls. The stream has their bytes
-// in order, and an acknowledgement of several lists completes one chain.
+// in order, and an acknowledgment of several lists completes one chain.
 #[test]
 fn lists_of_any_shape_are_sent_in_order() {
     let mut bench = Bench::new(state());

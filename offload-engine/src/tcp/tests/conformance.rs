@@ -269,7 +269,7 @@ fn state_with_tcp(model: &ConnectionState) -> Box<ConnectionState> {
     copy
 }
 
-// RFC 6298 §5.1 to §5.3: the timer starts with data, restarts with each acknowledgement of new data, and stops when all
+// RFC 6298 §5.1 to §5.3: the timer starts with data, restarts with each acknowledgment of new data, and stops when all
 // is acknowledged.
 #[test]
 fn retransmission_timer_follows_rfc_6298() {

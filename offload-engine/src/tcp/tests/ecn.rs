@@ -34,7 +34,7 @@ fn cwr(bench: &mut Bench) -> Vec<bool> {
     bench.transmit(WIRE).iter().map(|t| t.flags.contains(Flags::CWR)).collect()
 }
 
-// RFC 3168 §6.1.3: every acknowledgement from a mark until CWR carries ECE.
+// RFC 3168 §6.1.3: every acknowledgment from a mark until CWR carries ECE.
 #[test]
 fn marks_are_echoed_until_cwr() {
     let mut bench = Bench::new(ecn_state());
@@ -151,7 +151,7 @@ fn retransmissions_are_not_ect() {
     assert!(new_data.iter().all(|t| t.ecn == Ecn::Capable0));
 }
 
-// RFC 3168 §6.1.4, §6.1.6: window probes, keep-alives and a FIN without data are not ECT.
+// RFC 3168 §6.1.4, §6.1.6: window probes, keep-alive probes and a FIN without data are not ECT.
 #[test]
 fn control_segments_are_not_ect() {
     let mut bench = Bench::new(ecn_state());

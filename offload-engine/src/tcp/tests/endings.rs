@@ -160,7 +160,7 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         // First: an unacceptable segment is acknowledged.
         ("old data", &PHASES, "ACK"),
         ("data beyond the window", &PHASES, "ACK"),
-        // Fifth: old acknowledgements and their windows are ignored.
+        // Fifth: old acknowledgments and their windows are ignored.
         ("old ACK", &PHASES, ""),
         ("ACK of everything", &[Established, FinWait2, CloseWait, TimeWait], ""),
         ("ACK of everything", &[FinWait1], "FinWait2, Disconnected"),

@@ -50,7 +50,7 @@ fn consume_backlog(bench: &mut Bench) -> Vec<u8> {
     taken
 }
 
-// RFC 5961 §7, CH §9.2: at any rate, RSTs, SYNs, unacceptable acknowledgements and empty strays have limited responses:
+// RFC 5961 §7, CH §9.2: at any rate, RSTs, SYNs, unacceptable acknowledgments and empty strays have limited responses:
 // one, one per 3 s, and 16 per second in total.
 #[test]
 fn floods_have_limited_responses() {
@@ -76,7 +76,7 @@ fn floods_have_limited_responses() {
 }
 
 // RFC 5961 §3.2, §4.2, §5.2: an off-path attacker that tries every sequence number 10,000 bytes apart resets nothing
-// and opens nothing. It inserts data only if the acknowledgement is acceptable too.
+// and opens nothing. It inserts data only if the acknowledgment is acceptable too.
 #[test]
 fn blind_attacks_fail() {
     let mut bench = Bench::new(state());
@@ -103,7 +103,7 @@ fn stamped(state: &mut ConnectionState) {
     state.tcp.delegated.ts_recent = 10;
 }
 
-// RFC 7323 §5.2, §5.3: a segment with an old timestamp is dropped with data, FIN and acknowledgement, also across the
+// RFC 7323 §5.2, §5.3: a segment with an old timestamp is dropped with data, FIN and acknowledgment, also across the
 // wrap of the timestamp clock, and is acknowledged. A RST is exempt.
 #[test]
 fn old_timestamps_are_rejected() {

@@ -66,7 +66,7 @@ fn last_activity_times_are_reported() {
     assert_eq!(info.last_ack_recv, Some(MILLI * 5));
 }
 
-// tcpi_busy_time, tcpi_rwnd_limited: from post to acknowledgement; and while the peer's window is too small.
+// tcpi_busy_time, tcpi_rwnd_limited: from post to acknowledgment; and while the peer's window is too small.
 #[test]
 fn busy_and_rwnd_limited_times_are_counted() {
     let mut bench = Bench::new(state());

@@ -140,7 +140,7 @@ impl Bench {
         self.tcp.settle(&[], false);
     }
 
-    /// Processes a pure acknowledgement of the first `count` bytes.
+    /// Processes a pure acknowledgment of the first `count` bytes.
     pub(super) fn ack(&mut self, count: u32) {
         self.input(Segment { ack: LOCAL + count, ..ack() });
     }

@@ -43,7 +43,7 @@ fn too_big_retransmits_smaller_segments_at_once() {
     let after = info(&bench);
     assert_eq!((after.snd_mss, after.pmtu, after.path_mtu_reductions), (1240, 1280, 1));
     assert_eq!((after.snd_cwnd, after.snd_ssthresh), (before.snd_cwnd, before.snd_ssthresh));
-    // No loss and no timeout, also after the acknowledgements.
+    // No loss and no timeout, also after the acknowledgments.
     bench.now += Duration::from_millis(10);
     bench.ack(14_600);
     assert_eq!(bench.sent()[0], (14_600, 1240, Flags::ACK));
@@ -207,7 +207,7 @@ fn other_errors_are_soft() {
     assert!(soft(&mut bench, 0, SoftError::PortUnreachable));
     assert_eq!(info(&bench).soft_error, Some(SoftError::PortUnreachable));
     bench.ack(1460);
-    assert_eq!(info(&bench).soft_error, None, "cleared by an acknowledgement");
+    assert_eq!(info(&bench).soft_error, None, "cleared by an acknowledgment");
     assert!(soft(&mut bench, 1460, SoftError::HostUnreachable));
     assert!(!soft(&mut bench, 0, SoftError::TimeExceeded));
     assert_eq!((info(&bench).phase, info(&bench).soft_errors), (TcpPhase::Established, 2));
@@ -271,7 +271,7 @@ fn proven_path_needs_more_timeouts() {
 
 // RFC 5682: spurious timeouts do not reduce the path MTU.
 #[test]
-fn late_acknowledgement_undoes_black_hole_reduction() {
+fn late_acknowledgment_undoes_black_hole_reduction() {
     let mut bench = flight(Config::default());
     sizes_after_timeouts(&mut bench, 3);
     assert_eq!(info(&bench).pmtu, 1064);
@@ -284,7 +284,7 @@ fn late_acknowledgement_undoes_black_hole_reduction() {
     assert_eq!(info(&bench).pmtu, 576);
     bench.ack(1460);
     assert_eq!(info(&bench).pmtu, 1500);
-    // An acknowledgement of the small segment only does not undo it.
+    // An acknowledgment of the small segment only does not undo it.
     let mut bench = flight(Config::default());
     sizes_after_timeouts(&mut bench, 3);
     bench.ack(1024);

@@ -1,4 +1,4 @@
-//! Receive side: acceptability, order, windows, acknowledgements.
+//! Receive side: acceptability, order, windows, acknowledgments.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn blocks(transmit: &Transmit) -> Vec<(i32, i32)> {
     transmit.sack[..transmit.sack_count].iter().map(shape).collect()
 }
 
-/// Returns acknowledgement numbers and windows of all segments sent now.
+/// Returns acknowledgment numbers and windows of all segments sent now.
 fn acks(bench: &mut Bench) -> Vec<(i32, u16)> {
     bench.transmit(WIRE).iter().map(|t| (t.ack.distance(REMOTE), t.window)).collect()
 }
@@ -142,9 +142,9 @@ fn window_opens_by_whole_segments() {
     assert!(offers.iter().all(|offer| *offer >= 1460), "{offers:?}");
 }
 
-// Data segments carry the acknowledgement.
+// Data segments carry the acknowledgment.
 #[test]
-fn data_carries_acknowledgement() {
+fn data_carries_acknowledgment() {
     let mut bench = Bench::new(state());
     bench.input(data(0, b"ping"));
     bench.post(4);
@@ -430,9 +430,9 @@ fn syn_causes_challenge_ack() {
     assert_eq!(bench.tcp.info(bench.now).challenge_acks, 3);
 }
 
-// RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgement of data never sent, or sent long ago.
+// RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgment of data never sent, or sent long ago.
 #[test]
-fn unacceptable_acknowledgements_are_rejected() {
+fn unacceptable_acknowledgments_are_rejected() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.sent();

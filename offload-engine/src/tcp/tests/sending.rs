@@ -303,7 +303,7 @@ fn requests_after_a_graceful_disconnect_are_refused() {
     assert_eq!(bench.tcp.send_room(), 0);
 }
 
-// RFC 9293 §3.7.4: with Nagle's algorithm a short segment waits for the acknowledgement.
+// RFC 9293 §3.7.4: with Nagle's algorithm a short segment waits for the acknowledgment.
 #[test]
 fn nagle_holds_short_segments() {
     let mut state = state();
@@ -418,7 +418,7 @@ fn only_newer_segments_update_window() {
     bench.input(Segment { window: 2 * 1460, ..ack() });
     bench.post(6 * MSS);
     assert_eq!(bench.sent().len(), 2);
-    // An older segment: same sequence number, older acknowledgement.
+    // An older segment: same sequence number, older acknowledgment.
     bench.input(Segment { window: 2 * 1460, ack: LOCAL + 1460, ..ack() });
     assert_eq!(bench.sent().len(), 1);
     bench.input(Segment { window: 60_000, ..ack() });

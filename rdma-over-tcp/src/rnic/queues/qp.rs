@@ -152,7 +152,7 @@ const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
 /// State for the batching of posts. A connection is busy while much data is in flight
 /// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)). The consumer of a busy connection soon
-/// polls the engine, for example for the acknowledgement. All posts until then are sent together.
+/// polls the engine, for example for the acknowledgment. All posts until then are sent together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
     is_flowing: bool,

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) enum Progress {
     /// Not started, or partly passed to TCP.
     Queued,
-    /// Completely passed to TCP; waits for the acknowledgement, or for the response of the peer.
+    /// Completely passed to TCP; waits for the acknowledgment, or for the response of the peer.
     Sent,
     /// Outcome known; completes after all earlier requests.
     Done(WcStatus),
@@ -260,15 +260,15 @@ impl SendQueue {
         self.acknowledged = self.acknowledged.max(end);
     }
 
-    /// Indexes of the requests before `end` that no acknowledgement has covered yet.
+    /// Indexes of the requests before `end` that no acknowledgment has covered yet.
     fn unacknowledged(&self, end: u64) -> Range<usize> {
         let place =
             |serial: u64| serial.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
         place(self.acknowledged.min(end))..place(end)
     }
 
-    /// Returns true if a Send or Write before request `end` waits for its acknowledgement.
-    pub(crate) fn awaits_acknowledgement(&self, end: u64) -> bool {
+    /// Returns true if a Send or Write before request `end` waits for its acknowledgment.
+    pub(crate) fn awaits_acknowledgment(&self, end: u64) -> bool {
         self.requests
             .range(self.unacknowledged(end))
             .any(|request| request.progress == Progress::Sent && !request.kind.awaits_response())

@@ -190,7 +190,7 @@ impl WqeKind {
         }
     }
 
-    /// Returns true if it completes with the peer's response, not with the acknowledgement of its bytes.
+    /// Returns true if it completes with the peer's response, not with the acknowledgment of its bytes.
     pub(crate) const fn awaits_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }

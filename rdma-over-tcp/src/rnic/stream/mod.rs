@@ -292,7 +292,7 @@ impl Stream {
         }
     }
 
-    /// Processes the acknowledgement of all lists up to serial `end`, if there is one.
+    /// Processes the acknowledgment of all lists up to serial `end`, if there is one.
     pub(crate) fn sent(
         &mut self,
         objects: &mut Objects,

@@ -10,7 +10,7 @@
 //! responses to the peer's Reads alternate.
 //!
 //! A Send or Write of up to [`COPY_ASIDE_MAX`] bytes is copied when it starts, and is done when all of it is passed to
-//! TCP. So its completion never waits for a delayed acknowledgement. Larger ones are read in place and are done when
+//! TCP. So its completion never waits for a delayed acknowledgment. Larger ones are read in place and are done when
 //! acknowledged, except for a tail of up to the same size, which is copied. Their pieces of up to `COPIED_PIECE_MAX`
 //! bytes are also copied: another slice of a gathered write costs more.
 //!
@@ -398,11 +398,11 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
     }
 }
 
-/// Completes large messages of which only the tail waits for its acknowledgement: the tail is copied. Called when there
-/// is nothing to segment. A peer may delay that acknowledgement for long.
+/// Completes large messages of which only the tail waits for its acknowledgment: the tail is copied. Called when there
+/// is nothing to segment. A peer may delay that acknowledgment for long.
 fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
-    if qp.sends.awaits_acknowledgement(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
+    if qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
         qp.sends.acknowledge(end);
         qp.stats.tails_copied += 1;
     }

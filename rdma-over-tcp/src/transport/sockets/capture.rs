@@ -3,7 +3,7 @@
 //!
 //! Only the bytes, their order and their times are real. The handshake is synthesized when a connection is established,
 //! and sequence numbers count from it. Every write and read is one segment, or several if it exceeds the maximum. The
-//! kernel's segmentation, acknowledgements and retransmits are not captured; tcpdump shows them. The payload of a Send
+//! kernel's segmentation, acknowledgments and retransmits are not captured; tcpdump shows them. The payload of a Send
 //! or Write is read once more for the capture: a consumer that changes it while the request is pending gets other bytes
 //! in the capture.
 

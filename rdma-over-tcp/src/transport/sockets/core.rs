@@ -203,7 +203,7 @@ impl SocketRnic {
         rows
     }
 
-    /// True if no byte, handshake or FIN sent is unacknowledged. Makes the kernel send pending acknowledgements at
+    /// True if no byte, handshake or FIN sent is unacknowledged. Makes the kernel send pending acknowledgments at
     /// once.
     #[cfg(all(test, feature = "simulation"))]
     pub(crate) fn is_at_rest(&self) -> bool {

@@ -259,7 +259,7 @@ impl SocketStream {
         sockopt::set_socket_linger(&self.socket, None)?;
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write)?;
         self.send_state = SendState::FinSent;
-        // The acknowledgement of the FIN is reported as an event of a writable socket; this one is always writable now.
+        // The acknowledgment of the FIN is reported as an event of a writable socket; this one is always writable now.
         self.watch_room(poller)
     }
 
@@ -354,7 +354,7 @@ impl LlpStream for SocketIo<'_> {
     }
 
     fn detach_tail(&mut self, _octets_max: usize) -> bool {
-        // Written data does not wait for its acknowledgement.
+        // Written data does not wait for its acknowledgment.
         false
     }
 

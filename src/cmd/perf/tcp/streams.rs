@@ -333,7 +333,7 @@ impl Stack for NodeStack {
         });
         let ended = self.await_end(&mut conn, limit).and_then(|()| {
             self.wait(queue, Some(limit), |streams, _, _| {
-                // The active closer waits for the peer's FIN; the passive closer waits for the acknowledgement of its
+                // The active closer waits for the peer's FIN; the passive closer waits for the acknowledgment of its
                 // own FIN.
                 let done = |it: StreamStatus| !was_closed || it.shut_down || it.closed;
                 streams.status(handle).is_none_or(done).then_some(())

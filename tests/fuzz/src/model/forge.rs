@@ -275,7 +275,7 @@ impl World {
             assert!(verdict != Verdict::Never, "a segment that must be dropped sets the window");
         }
         if verdict == Verdict::Take {
-            assert_eq!(una, self.una.max(ack), "an acknowledgement was ignored: {placed:?}");
+            assert_eq!(una, self.una.max(ack), "an acknowledgment was ignored: {placed:?}");
             let newer = (placed.start, ack) >= self.newest;
             if newer && placed.ack >= self.una.cast_signed() {
                 assert_eq!(info.snd_wnd, window, "a newer window was ignored: {placed:?}");

@@ -200,7 +200,7 @@ impl Player {
         check("payload", expected.length, actual.length)?;
         check("flags", expected.flags, actual.flags)?;
         check("sequence number", expected.seq, actual.seq.wrapping_add(self.offset))?;
-        check("acknowledgement", expected.ack.unwrap_or(0), actual.ack)?;
+        check("acknowledgment", expected.ack.unwrap_or(0), actual.ack)?;
         check("window", expected.window.unwrap_or(actual.window), actual.window)?;
         check("ECN", expected.ecn.unwrap_or(actual.ecn), actual.ecn)?;
         let Some(fields) = &expected.options else { return Ok(()) };

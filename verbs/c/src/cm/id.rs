@@ -377,7 +377,7 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 }
 
 /// Options of identifiers. The type of service is accepted without an effect. `ibv_query_qp` returns the
-/// acknowledgement timeout; the timeouts of TCP are those of the kernel.
+/// acknowledgment timeout; the timeouts of TCP are those of the kernel.
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,

@@ -1,5 +1,5 @@
 //! C interface of `SO_KEEPALIVE`: an RDMA Write of zero bytes every `TCP_KEEPIDLE` seconds. It does not reach the
-//! peer's program. Without an acknowledgement TCP gives up, which resets the rsocket. One thread serves all rsockets of
+//! peer's program. Without an acknowledgment TCP gives up, which resets the rsocket. One thread serves all rsockets of
 //! a process.
 
 use std::{
@@ -68,7 +68,7 @@ impl Service {
     }
 }
 
-/// Sets the interval of keep-alives. `None`: disabled.
+/// Sets the interval of keep-alive probes. `None`: disabled.
 pub(super) fn set(
     descriptor: RawFd,
     socket: &Arc<Socket>,

@@ -66,7 +66,7 @@ fn next_segment_follows_rfc_6675() {
     let mut sent = numbers(&mut bench);
     sack(&mut bench, 0, &[block(7, 8), block(5, 6), block(3, 4)]);
     sent.extend(numbers(&mut bench));
-    // Their acknowledgements open the window for the rest.
+    // Their acknowledgments open the window for the rest.
     for to in [1, 2] {
         bench.now += RTT;
         sack(&mut bench, 2 * to, &[block(7, 8), block(5, 6)]);

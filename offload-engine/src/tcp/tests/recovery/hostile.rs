@@ -2,7 +2,7 @@
 
 use super::*;
 
-// RFC 9293 §3.10.7.4, RFC 5961 §5: an acknowledgement of unsent data causes a challenge ACK, and no growth.
+// RFC 9293 §3.10.7.4, RFC 5961 §5: an acknowledgment of unsent data causes a challenge ACK, and no growth.
 #[test]
 fn ack_of_unsent_data_is_challenged() {
     let mut bench = flight(true);
@@ -17,7 +17,7 @@ fn ack_of_unsent_data_is_challenged() {
     assert_eq!(info.fast_retransmits, 0);
 }
 
-// RFC 3465 §2.1: many small acknowledgements open the window no further than one for all.
+// RFC 3465 §2.1: many small acknowledgments open the window no further than one for all.
 #[test]
 fn divided_acks_grow_window_once() {
     let mut divided = flight(false);
@@ -66,7 +66,7 @@ fn large(options: RecoveryOptions) -> Bench {
 }
 
 /// Acknowledges the large window segment by segment, with every hundredth segment lost; returns the records visited per
-/// acknowledgement.
+/// acknowledgment.
 fn records_per_ack_of_lossy_window(options: RecoveryOptions) -> u64 {
     let mut bench = large(options);
     bench.now += RTT;
@@ -89,13 +89,13 @@ fn records_per_ack_of_lossy_window(options: RecoveryOptions) -> u64 {
     (bench.tcp.recovery.steps() - before) / acks
 }
 
-// A window of 16 MiB with 1 % loss: an acknowledgement visits a few records, not 11,000.
+// A window of 16 MiB with 1 % loss: an acknowledgment visits a few records, not 11,000.
 #[test]
 fn ack_cost_is_bounded() {
     for rack in [true, false] {
         let options = RecoveryOptions { rack, ..RecoveryOptions::default() };
         let steps = records_per_ack_of_lossy_window(options);
-        assert!(steps <= 20, "rack {rack}: {steps} records per acknowledgement");
+        assert!(steps <= 20, "rack {rack}: {steps} records per acknowledgment");
     }
 }
 
@@ -119,7 +119,7 @@ fn timeout_cost_is_bounded() {
     assert!(steps <= 10, "{steps} records per segment");
 }
 
-// RFC 2018 §8: alternating blocks over a large window: bounded work per acknowledgement, and no timeout.
+// RFC 2018 §8: alternating blocks over a large window: bounded work per acknowledgment, and no timeout.
 #[test]
 fn alternating_blocks_have_bounded_cost() {
     let mut bench = large(RecoveryOptions::default());
@@ -138,6 +138,6 @@ fn alternating_blocks_have_bounded_cost() {
         }
     }
     let steps = (bench.tcp.recovery.steps() - before) / acks;
-    assert!(steps <= 100, "{steps} records per acknowledgement");
+    assert!(steps <= 100, "{steps} records per acknowledgment");
     bench.transmit(WIRE);
 }

@@ -108,7 +108,7 @@ fn responding_closed_window_never_times_out() {
     assert_eq!(bench.sent().len(), 1);
 }
 
-// RFC 6298 §5.3: each acknowledgement of new data restarts the timer. Similar to §5.7: its sample resets the backoff.
+// RFC 6298 §5.3: each acknowledgment of new data restarts the timer. Similar to §5.7: its sample resets the backoff.
 #[test]
 fn new_ack_restarts_retransmission_timer() {
     let mut bench = flight(false);

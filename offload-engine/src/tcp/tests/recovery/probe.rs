@@ -61,7 +61,7 @@ fn loss_repaired_by_probe_reduces_window() {
     assert_eq!((info.timeouts, info.snd_ssthresh), (0, Some(2 * 1460)));
 }
 
-// §7.3: new data if there is any; its acknowledgement indicates no loss.
+// §7.3: new data if there is any; its acknowledgment indicates no loss.
 #[test]
 fn new_data_is_used_as_probe() {
     let mut bench = flight(true);

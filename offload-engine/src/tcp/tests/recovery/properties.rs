@@ -9,7 +9,7 @@ use super::*;
 struct Turn {
     /// Lost, late or duplicated segments: two bits per segment.
     fates: u64,
-    /// Lost acknowledgements: one bit per segment.
+    /// Lost acknowledgments: one bit per segment.
     acks_lost: u64,
     micros: u64,
     post: usize,
@@ -69,7 +69,7 @@ impl Peer {
         duplicate
     }
 
-    /// Returns the SACK blocks of the acknowledgement, a DSACK first.
+    /// Returns the SACK blocks of the acknowledgment, a DSACK first.
     fn sacks(&self, duplicate: Option<(usize, usize)>) -> Vec<(usize, usize)> {
         duplicate.into_iter().chain(self.blocks.iter().copied()).take(4).collect()
     }

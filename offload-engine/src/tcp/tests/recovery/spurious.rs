@@ -17,7 +17,7 @@ fn undone(bench: &Bench) -> (u64, u64, u64, u64) {
     (info.undo_by_timestamp, info.undo_by_dsack, info.undo_by_f_rto, info.spurious_timeouts)
 }
 
-// RFC 5682 §2.1: two acknowledgements that advance, with new data between them.
+// RFC 5682 §2.1: two acknowledgments that advance, with new data between them.
 #[test]
 fn f_rto_undoes_timeout_without_sack() {
     let mut bench = timed_out(false);
@@ -136,7 +136,7 @@ fn older_echo_undoes_timeout() {
     }
 }
 
-// RFC 3522 §3.2: only the first acknowledgement of a retransmission counts.
+// RFC 3522 §3.2: only the first acknowledgment of a retransmission counts.
 #[test]
 fn only_first_echo_is_evaluated() {
     let (mut bench, original) = stamped();

@@ -64,7 +64,7 @@ impl Event {
         }
     }
 
-    /// Returns the identifier whose destruction waits for the acknowledgement.
+    /// Returns the identifier whose destruction waits for the acknowledgment.
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
@@ -114,6 +114,6 @@ impl EventChannel {
     /// # Errors
     /// [`Closed`]: the queue is empty and closed.
     pub fn take(&self) -> Result<Option<Event>, Closed> {
-        self.events.take(|event| event.owner().acknowledgements().taken())
+        self.events.take(|event| event.owner().acknowledgments().taken())
     }
 }
