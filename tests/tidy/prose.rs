@@ -14,6 +14,10 @@ const GUIDE: &[&str] =
     &["README.md", "docs/README.md", "docs/guide/", "docs/tools/", "docs/concepts/"];
 /// Maximum words of a sentence.
 const SENTENCE_WORDS_MAX: usize = 35;
+/// Maximum words of a page.
+const PAGE_WORDS_MAX: usize = 3_000;
+/// Pages that consist of a table for lookup, which may be longer.
+const TABLES: &[&str] = &["docs/conformance/", "docs/measurements/"];
 /// Words that must not open a heading.
 const QUESTIONS: [&str; 8] = ["What", "Who", "Whose", "Which", "How", "Whether", "Where", "Why"];
 /// Words to avoid.
@@ -163,6 +167,14 @@ fn pages_have_short_sentences_and_plain_words() {
     }
     assert!(findings.is_empty(), "\n{findings}");
     assert!(pages >= 30, "{pages} pages");
+}
+
+#[test]
+fn pages_are_short() {
+    let pages = files("md").into_iter().filter(|(file, _)| !is_under(file, TABLES));
+    let lengths = pages.map(|(file, page)| (file, page.split_whitespace().count()));
+    let long: Vec<_> = lengths.filter(|(_, words)| *words > PAGE_WORDS_MAX).collect();
+    assert!(long.is_empty(), "more than {PAGE_WORDS_MAX} words, split them: {long:?}");
 }
 
 #[test]
