@@ -81,7 +81,7 @@ fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
     for point in ENTRY_POINTS {
         let is_of = |cells: &&Vec<&str>| cells[0].split([' ', ',']).next() == Some(point);
         if rows.iter().filter(is_of).count() != 1 {
-            writeln!(findings, "{file}: {point} does not stand there once").unwrap();
+            writeln!(findings, "{file}: {point} does not occur once").unwrap();
         }
     }
     for cells in &rows {
@@ -90,14 +90,14 @@ fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
             continue;
         };
         for path in quoted(here).into_iter().filter(|path| !is_defined(path, &sources)) {
-            writeln!(findings, "{file}: {name}: there is no {path}").unwrap();
+            writeln!(findings, "{file}: {name}: {path} not found").unwrap();
         }
         let tests = quoted(tests);
         if tests.is_empty() && !here.starts_with("none: ") {
             writeln!(findings, "{file}: {name}: no test").unwrap();
         }
         for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
-            writeln!(findings, "{file}: {name}: no test is called {test}").unwrap();
+            writeln!(findings, "{file}: {name}: test not found: {test}").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");

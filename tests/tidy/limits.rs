@@ -523,7 +523,7 @@ fn filled(
     let mut pieces = sentence.split('{');
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        let (constant, rest) = piece.split_once('}').ok_or("a brace is not closed")?;
+        let (constant, rest) = piece.split_once('}').ok_or("unclosed brace")?;
         text += &match constant.split_once(':').filter(|(_, path)| !path.starts_with(':')) {
             Some((unit, path)) => {
                 let value = private(path, sources)?;
