@@ -452,6 +452,8 @@ const PERF: &[&str] = &[
     "JSON objects of at most {src/cmd/perf/message.rs::MESSAGE_BYTES_MAX} bytes",
     "an incomplete opening after {s:src/cmd/perf/tcp/server.rs::OPENING_LIMIT}",
     "{:src/cmd/perf/rdma/session.rs::RESULTS_MAX} completions at a time",
+    "So {KiB:bench/src/pace.rs::BUFFER_BYTES} are exchanged between the first two CPUs for \
+     {ms:bench/src/pace.rs::SPAN} before and after each sample",
     "which polls for {µs:adapter/src/node/options.rs::SPIN} and then sleeps",
 ];
 
