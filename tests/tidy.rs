@@ -2,6 +2,8 @@
 
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
+#[path = "tidy/entry_points.rs"]
+mod entry_points;
 #[path = "tidy/limits.rs"]
 mod limits;
 #[path = "tidy/modules.rs"]
@@ -10,6 +12,8 @@ mod modules;
 mod mutants;
 #[path = "tidy/prose.rs"]
 mod prose;
+#[path = "tidy/spelling.rs"]
+mod spelling;
 
 use std::{
     fmt::Write as _,
@@ -96,6 +100,16 @@ fn files(extension: &str) -> Vec<(String, String)> {
 }
 
 fn files_or_none(extension: &str) -> Vec<(String, String)> {
+    let is_of = |path: &String| Path::new(path).extension().is_some_and(|it| it == extension);
+    let read = |path: String| {
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        (path, text)
+    };
+    paths().into_iter().filter(is_of).map(read).collect()
+}
+
+/// Paths of all files of the repository, sorted; built, fetched and hidden files are excluded.
+fn paths() -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root().to_owned()];
     while let Some(directory) = open.pop() {
@@ -106,9 +120,8 @@ fn files_or_none(extension: &str) -> Vec<(String, String)> {
                 if !name.starts_with('.') && name != "target" {
                     open.push(path);
                 }
-            } else if path.extension().is_some_and(|it| it == extension) {
-                let shown = path.strip_prefix(root()).unwrap().display().to_string();
-                found.push((shown, fs::read_to_string(&path).unwrap()));
+            } else {
+                found.push(path.strip_prefix(root()).unwrap().display().to_string());
             }
         }
     }
@@ -642,7 +655,7 @@ fn fields(text: &str, structure: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
 }
 
-/// Structures whose members are listed in `docs/reference/chimney.md`.
+/// Structures whose members are listed in `docs/reference/chimney-state.md`.
 const STATE: [&str; 9] = [
     "NeighborConst",
     "NeighborCached",
@@ -657,7 +670,7 @@ const STATE: [&str; 9] = [
 
 #[test]
 fn the_chimneys_document_has_every_variable() {
-    let file = "docs/reference/chimney.md";
+    let file = "docs/reference/chimney-state.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let state = fs::read_to_string(root().join("offload-engine/src/state.rs")).unwrap();
     let known: Vec<String> = STATE.iter().flat_map(|structure| fields(&state, structure)).collect();
@@ -669,105 +682,6 @@ fn the_chimneys_document_has_every_variable() {
         }
     }
     assert!(known.len() > 50, "only {} variables", known.len());
-    assert!(findings.is_empty(), "\n{findings}");
-}
-
-/// Functions of `ndischimney.h` by their documented names, excluding those that share a callback type.
-const ENTRY_POINTS: [&str; 45] = [
-    "NdisInitiateOffload",
-    "NdisInvalidateOffload",
-    "NdisMGetOffloadHandlers",
-    "NdisMInitiateOffloadComplete",
-    "NdisMInvalidateOffloadComplete",
-    "NdisMOffloadEventIndicate",
-    "NdisMQueryOffloadStateComplete",
-    "NdisMTerminateOffloadComplete",
-    "NdisMUpdateOffloadComplete",
-    "NdisOffloadTcpDisconnect",
-    "NdisOffloadTcpForward",
-    "NdisOffloadTcpReceive",
-    "NdisOffloadTcpReceiveReturn",
-    "NdisOffloadTcpSend",
-    "NdisQueryOffloadState",
-    "NdisTerminateOffload",
-    "NdisUpdateOffload",
-    "NdisTcpOffloadDisconnectComplete",
-    "NdisTcpOffloadEventHandler",
-    "NdisTcpOffloadForwardComplete",
-    "NdisTcpOffloadReceiveComplete",
-    "NdisTcpOffloadReceiveHandler",
-    "NdisTcpOffloadSendComplete",
-    "ProtocolIndicateOffloadEvent",
-    "ProtocolInitiateOffloadComplete",
-    "ProtocolInvalidateOffloadComplete",
-    "ProtocolQueryOffloadComplete",
-    "ProtocolTcpOffloadDisconnectComplete",
-    "ProtocolTcpOffloadEvent",
-    "ProtocolTcpOffloadForwardComplete",
-    "ProtocolTcpOffloadReceiveComplete",
-    "ProtocolTcpOffloadReceiveIndicate",
-    "ProtocolTcpOffloadSendComplete",
-    "ProtocolTerminateOffloadComplete",
-    "ProtocolUpdateOffloadComplete",
-    "MiniportInitiateOffload",
-    "MiniportInvalidateOffload",
-    "MiniportQueryOffload",
-    "MiniportTcpOffloadDisconnect",
-    "MiniportTcpOffloadForward",
-    "MiniportTcpOffloadReceive",
-    "MiniportTcpOffloadReceiveReturn",
-    "MiniportTcpOffloadSend",
-    "MiniportTerminateOffload",
-    "MiniportUpdateOffload",
-];
-
-/// True if the sources define the last name of the path: a function, variant, field or type.
-fn is_defined(path: &str, sources: &[(String, String)]) -> bool {
-    let name = path.rsplit("::").next().unwrap_or_default();
-    let forms = [
-        format!("fn {name}("),
-        format!("fn {name}<"),
-        format!("pub {name}: "),
-        format!("struct {name} "),
-        format!("enum {name} "),
-        format!("    {name}("),
-        format!("    {name} {{"),
-    ];
-    sources.iter().any(|(_, text)| forms.iter().any(|form| text.contains(form)))
-}
-
-#[test]
-fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
-    let file = "docs/reference/chimney-windows.md";
-    let text = fs::read_to_string(root().join(file)).unwrap();
-    let mut rows = section(&text, "Every entry point");
-    rows.retain(|cells| !cells[0].starts_with("**") && cells[0] != "NDIS");
-    let sources: Vec<(String, String)> =
-        files("rs").into_iter().filter(|(file, _)| file.contains("/src/")).collect();
-    let functions = test_functions();
-    let mut findings = String::new();
-    for point in ENTRY_POINTS {
-        let is_of = |cells: &&Vec<&str>| cells[0].split([' ', ',']).next() == Some(point);
-        if rows.iter().filter(is_of).count() != 1 {
-            writeln!(findings, "{file}: {point} does not occur once").unwrap();
-        }
-    }
-    for cells in &rows {
-        let &[name, _, here, tests] = cells.as_slice() else {
-            writeln!(findings, "{file}: {} has not four cells", cells[0]).unwrap();
-            continue;
-        };
-        for path in quoted(here).into_iter().filter(|path| !is_defined(path, &sources)) {
-            writeln!(findings, "{file}: {name}: {path} not found").unwrap();
-        }
-        let tests = quoted(tests);
-        if tests.is_empty() && !here.starts_with("none: ") {
-            writeln!(findings, "{file}: {name}: no test").unwrap();
-        }
-        for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
-            writeln!(findings, "{file}: {name}: test not found: {test}").unwrap();
-        }
-    }
     assert!(findings.is_empty(), "\n{findings}");
 }
 
@@ -783,6 +697,11 @@ fn links_in_documents_lead_somewhere() {
             let is_elsewhere = path.contains("://") || path.is_empty();
             if !is_elsewhere && !directory.join(path).exists() {
                 writeln!(findings, "{file}: {target} not found").unwrap();
+            }
+            // The book has the files of docs only.
+            let depth = Path::new(&file).components().count() - 1;
+            if file.starts_with("docs/") && path.starts_with(&"../".repeat(depth)) {
+                writeln!(findings, "{file}: {target} is not in the book").unwrap();
             }
         }
     }

@@ -22,7 +22,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use crate::wire::{Acknowledgement, ECN_OFFER, Segment, SynOptions};
+use crate::wire::{Acknowledgment, ECN_OFFER, Segment, SynOptions};
 
 /// Initial and minimum RTO of smoltcp (RFC 6298 §2.4).
 pub(crate) const RTO_TICKS: Ticks = 1_000;
@@ -267,11 +267,11 @@ impl Flow {
     }
 
     /// Acknowledgment of everything received; `ts_time`: timestamp of a segment sent now.
-    pub(crate) fn acknowledgement(&self, ts_time: u32) -> Acknowledgement {
+    pub(crate) fn acknowledgment(&self, ts_time: u32) -> Acknowledgment {
         let window = u32::try_from(self.right_edge.distance(self.acknowledged)).unwrap_or(0);
         let window = window >> self.receive_scale().unwrap_or(0);
         let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
-        Acknowledgement {
+        Acknowledgment {
             seq: self.snd_max,
             ack: self.acknowledged,
             window: u16::try_from(window).unwrap_or(u16::MAX),
@@ -283,13 +283,13 @@ impl Flow {
     }
 
     /// Duplicate acknowledgment of the peer, generated for smoltcp.
-    pub(crate) fn oldest_acknowledgement(&self, rcv_nxt: SeqNum) -> Acknowledgement {
+    pub(crate) fn oldest_acknowledgment(&self, rcv_nxt: SeqNum) -> Acknowledgment {
         let edge = self.snd_edge.later(self.stack_max);
         let window = u32::try_from(edge.distance(self.snd_una)).unwrap_or(0);
         // Rounded down, so that smoltcp sends nothing beyond the edge.
         let window = (window >> self.peer_scale()).max(1);
         let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
-        Acknowledgement {
+        Acknowledgment {
             seq: rcv_nxt,
             ack: self.snd_una,
             window: u16::try_from(window).unwrap_or(u16::MAX),

@@ -205,13 +205,13 @@ pub(crate) fn empty_frame(segment: &Segment<'_>, seq: SeqNum, fin: bool) -> Opti
     ack_frame(
         segment.way(),
         u8::MAX,
-        &Acknowledgement { seq, ack, window, timestamps, ece: false, fin },
+        &Acknowledgment { seq, ack, window, timestamps, ece: false, fin },
     )
 }
 
 /// Fields of a bare acknowledgment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acknowledgement {
+pub(crate) struct Acknowledgment {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     pub(crate) window: u16,
@@ -245,7 +245,7 @@ pub(crate) struct FrameAddresses {
 }
 
 /// Builds a bare acknowledgment, or a FIN.
-pub(crate) fn ack_frame(way: FrameAddresses, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
+pub(crate) fn ack_frame(way: FrameAddresses, ttl: u8, ack: &Acknowledgment) -> Option<Vec<u8>> {
     data_frame(way, ttl, ack, &[])
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn bare_reset(
 pub(crate) fn data_frame(
     way: FrameAddresses,
     ttl: u8,
-    ack: &Acknowledgement,
+    ack: &Acknowledgment,
     payload: &[u8],
 ) -> Option<Vec<u8>> {
     let FrameAddresses { macs, from, to } = way;

@@ -26,7 +26,7 @@ const FILES: [(&str, &str); 5] = [
 
 /// Install a Wireshark profile that decodes iWARP
 ///
-/// Writes the profile "flue": columns, colours, filter buttons, and the settings that MPA needs. Files that are there
+/// Writes the profile "flue": columns, colors, filter buttons, and the settings that MPA needs. Files that are there
 /// are replaced.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Example:

@@ -1,7 +1,8 @@
-//! `docs/reference/cli.md`: the help of each command as a page.
+//! `docs/reference/cli.md` lists the commands and their shared options; `docs/reference/cli/COMMAND.md` is the help of
+//! one command.
 //!
-//! `FLUE_BLESS=1 cargo test --test docs reference` writes the page. Options that at least [`SHARED_MIN`] commands have
-//! with the same text are in one section.
+//! `FLUE_BLESS=1 cargo test --test docs reference` writes the pages. Options that at least [`SHARED_MIN`] commands have
+//! with the same text are on the first page only.
 
 use std::{collections::BTreeMap, env, fmt::Write as _, fs};
 
@@ -10,7 +11,12 @@ use flue::cli::Cli;
 
 use super::root;
 
+/// Page of all commands.
 const FILE: &str = "docs/reference/cli.md";
+/// Directory of the pages of the commands.
+const DIRECTORY: &str = "docs/reference/cli";
+/// Second paragraph of each page.
+const GENERATED: &str = "<!-- Generated: FLUE_BLESS=1 cargo test --test docs reference -->";
 /// Heading of options without one.
 const OWN: &str = "Options";
 /// Minimum number of commands with an option for it to be a shared option.
@@ -110,73 +116,88 @@ fn write_block(page: &mut String, text: Option<&StyledStr>) {
     }
 }
 
-fn page() -> String {
-    let mut cli = Cli::command();
-    cli.build();
-    let commands = commands(&cli);
-    let mut shared: Vec<Entry> = Vec::new();
+/// Options that several commands have, and their headings in order.
+struct Shared {
+    entries: Vec<Entry>,
+    headings: Vec<String>,
+}
+
+fn shared(commands: &[(&Command, Vec<Entry>)]) -> Shared {
+    let (mut shared, mut headings) = (Vec::new(), Vec::new());
     for entry in commands.iter().flat_map(|(_, entries)| entries) {
-        let has = |(_, entries): &&(&Command, Vec<Entry>)| entries.contains(entry);
-        if entry.heading != OWN
-            && commands.iter().filter(has).count() >= SHARED_MIN
-            && !shared.contains(entry)
-        {
+        let count = commands.iter().filter(|(_, entries)| entries.contains(entry)).count();
+        if entry.heading != OWN && count >= SHARED_MIN && !shared.contains(entry) {
+            if !headings.contains(&entry.heading) {
+                headings.push(entry.heading.clone());
+            }
             shared.push(entry.clone());
         }
     }
-    let mut headings: Vec<&str> = Vec::new();
-    for entry in &shared {
-        if !headings.contains(&entry.heading.as_str()) {
-            headings.push(&entry.heading);
-        }
-    }
+    Shared { entries: shared, headings }
+}
 
-    let mut page = String::from(
-        "# Command line\n\n<!-- Generated: FLUE_BLESS=1 cargo test --test docs reference -->\n\n\
-         `flue help COMMAND` prints the same text. Options that several commands share are in [one \
-         section](#shared-options).\n\n| Command | Purpose |\n|---|---|\n",
+/// Page with all commands, their exit statuses and their shared options.
+fn overview(cli: &Command, commands: &[(&Command, Vec<Entry>)], shared: &Shared) -> String {
+    let mut page = format!(
+        "# Command line\n\n{GENERATED}\n\n`flue help COMMAND` prints the text of a command's page. [Shared \
+         options](#shared-options) are on this page.\n\n| Command | Purpose |\n|---|---|\n",
     );
-    for (command, _) in &commands {
+    for (command, _) in commands {
         let name = command.get_name();
         let about = command.get_about().map(paragraphs).unwrap_or_default().join(" ");
-        writeln!(page, "| [`flue {name}`](#flue-{name}) | {about} |").unwrap();
+        writeln!(page, "| [`flue {name}`](cli/{name}.md) | {about} |").unwrap();
     }
     page.push('\n');
     write_block(&mut page, cli.get_after_help());
-    for (command, entries) in &commands {
-        let name = command.get_name();
-        writeln!(page, "## flue {name}\n").unwrap();
-        let about = command.get_long_about().or_else(|| command.get_about());
-        for paragraph in about.map(paragraphs).unwrap_or_default() {
-            writeln!(page, "{}\n", sentence(&paragraph)).unwrap();
-        }
-        let usage = (*command).clone().render_usage().to_string();
-        let usage = usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>();
-        writeln!(page, "```text\n{}\n```\n", usage.join(" ")).unwrap();
-        let (common, own): (Vec<_>, Vec<_>) =
-            entries.iter().partition(|entry| shared.contains(entry));
-        write_entries(&mut page, own);
-        let mut by_heading: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-        for entry in common {
-            let place = headings.iter().position(|it| *it == entry.heading).unwrap();
-            let flag = entry.name.split([' ', ',']).next().unwrap();
-            by_heading.entry(place).or_default().push(format!("`{flag}`"));
-        }
-        for (place, names) in by_heading {
-            let heading = headings[place];
-            let anchor = anchor(heading);
-            writeln!(page, "[{heading}](#{anchor}): {}.\n", names.join(", ")).unwrap();
-        }
-        write_block(&mut page, command.get_after_long_help().or_else(|| command.get_after_help()));
-    }
     page.push_str("## Shared options\n\n");
-    for heading in headings {
+    for heading in &shared.headings {
         writeln!(page, "### {heading}\n").unwrap();
-        write_entries(&mut page, shared.iter().filter(|it| it.heading == heading));
+        write_entries(&mut page, shared.entries.iter().filter(|it| it.heading == *heading));
     }
-    let mut page = page.trim_end().to_owned();
-    page.push('\n');
     page
+}
+
+/// Page of one command.
+fn page(command: &Command, entries: &[Entry], shared: &Shared) -> String {
+    let mut page = format!("# flue {}\n\n{GENERATED}\n\n", command.get_name());
+    let about = command.get_long_about().or_else(|| command.get_about());
+    for paragraph in about.map(paragraphs).unwrap_or_default() {
+        writeln!(page, "{}\n", sentence(&paragraph)).unwrap();
+    }
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>();
+    writeln!(page, "```text\n{}\n```\n", usage.join(" ")).unwrap();
+    let (common, own): (Vec<_>, Vec<_>) =
+        entries.iter().partition(|entry| shared.entries.contains(entry));
+    write_entries(&mut page, own);
+    let mut by_heading: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for entry in common {
+        let place = shared.headings.iter().position(|it| *it == entry.heading).unwrap();
+        let flag = entry.name.split([' ', ',']).next().unwrap();
+        by_heading.entry(place).or_default().push(format!("`{flag}`"));
+    }
+    for (place, names) in by_heading {
+        let heading = &shared.headings[place];
+        let anchor = anchor(heading);
+        writeln!(page, "[{heading}](../cli.md#{anchor}): {}.\n", names.join(", ")).unwrap();
+    }
+    write_block(&mut page, command.get_after_long_help().or_else(|| command.get_after_help()));
+    page
+}
+
+/// All pages by path.
+fn pages() -> BTreeMap<String, String> {
+    let mut cli = Cli::command();
+    cli.build();
+    let commands = commands(&cli);
+    let shared = shared(&commands);
+    let of_commands = commands.iter().map(|(command, entries)| {
+        (format!("{DIRECTORY}/{}.md", command.get_name()), page(command, entries, &shared))
+    });
+    let mut pages: BTreeMap<String, String> = of_commands.collect();
+    pages.insert(FILE.to_owned(), overview(&cli, &commands, &shared));
+    pages.values_mut().for_each(|page| *page = format!("{}\n", page.trim_end()));
+    pages
 }
 
 /// Options of other programs in the guide.
@@ -218,19 +239,29 @@ fn options_in_pages_exist() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
+/// Pages of commands in the repository.
+fn committed() -> Vec<String> {
+    let files = fs::read_dir(root().join(DIRECTORY)).into_iter().flatten();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.map(|name| format!("{DIRECTORY}/{name}")).collect()
+}
+
 #[test]
 fn reference_of_the_command_line_is_current() {
-    let page = page();
-    let file = root().join(FILE);
+    const REMEDY: &str = "FLUE_BLESS=1 cargo test --test docs reference";
+    let pages = pages();
+    let stale: Vec<_> = committed().into_iter().filter(|it| !pages.contains_key(it)).collect();
     if env::var_os("FLUE_BLESS").is_some() {
-        return fs::write(&file, page).unwrap();
+        fs::create_dir_all(root().join(DIRECTORY)).unwrap();
+        stale.iter().for_each(|file| fs::remove_file(root().join(file)).unwrap());
+        pages.iter().for_each(|(file, page)| fs::write(root().join(file), page).unwrap());
+        return;
     }
-    let committed = fs::read_to_string(&file).unwrap_or_default();
-    let differs = committed.lines().zip(page.lines()).position(|(old, new)| old != new);
-    let line = differs.unwrap_or_else(|| committed.lines().count().min(page.lines().count()));
-    assert!(
-        committed == page,
-        "{FILE}:{}: not current: FLUE_BLESS=1 cargo test --test docs reference",
-        line + 1
-    );
+    assert!(stale.is_empty(), "{stale:?}: no such command: {REMEDY}");
+    for (file, page) in pages {
+        let committed = fs::read_to_string(root().join(&file)).unwrap_or_default();
+        let differs = committed.lines().zip(page.lines()).position(|(old, new)| old != new);
+        let line = differs.unwrap_or_else(|| committed.lines().count().min(page.lines().count()));
+        assert!(committed == page, "{file}:{}: not current: {REMEDY}", line + 1);
+    }
 }

@@ -1,10 +1,14 @@
-//! Limits in documents match those of the code: `docs/reference/limits.md` is compared with the constants, and
-//! sentences of other documents with `docs/reference/limits.md`.
+//! Numbers in documents match those of the code: `docs/reference/limits.md` is compared with the constants, and
+//! sentences of other documents with `docs/reference/limits.md`, or directly with constants.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use offload_engine::{
-    chimney::provider::OffloadCapabilities, engine::EngineConfig, state::MacAddress, time::Duration,
+    chimney::provider::OffloadCapabilities,
+    engine::EngineConfig,
+    state::MacAddress,
+    tcp::{Share, UploadThresholds},
+    time::Duration,
 };
 use rdma_over_tcp::rnic::{Capabilities, Limits};
 
@@ -253,17 +257,26 @@ fn the_limits_document_says_what_the_constants_say() {
     assert!(rows.len() > 100, "only {} rows", rows.len());
 }
 
-/// Sentences that state limits, with the constant in place of its value. Values of size, time and rate include their
-/// unit.
+/// Sentences that state numbers, with the constant in place of its value. `{CONSTANT}` is a row of
+/// `docs/reference/limits.md`; values of size, time and rate include their unit. `{UNIT:FILE::CONSTANT}` is a constant
+/// of a file, without such a row.
 const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/contributing/architecture.md", ARCHITECTURE),
     ("docs/contributing/data-path.md", DATA_PATH),
     ("docs/contributing/decisions.md", DECISIONS),
     ("docs/reference/chimney.md", CHIMNEY),
     ("docs/reference/chimney-windows.md", CHIMNEY_WINDOWS),
+    ("docs/concepts/iwarp.md", IWARP),
     ("docs/concepts/tcp-offload.md", OFFLOAD),
+    ("docs/conformance/ndk.md", CONFORMANCE_NDK),
+    ("docs/conformance/tcp.md", CONFORMANCE_TCP),
+    ("docs/contributing/interop.md", INTEROP),
+    ("docs/guide/rsockets.md", RSOCKETS),
+    ("docs/guide/verbs.md", VERBS_GUIDE),
     ("docs/guide/transports.md", TRANSPORTS),
     ("docs/guide/verbs-tap.md", VERBS_TAP),
+    ("docs/libraries/links.md", LINKS),
+    ("docs/libraries/ndkpi.md", NDKPI),
     ("docs/libraries/rust.md", RUST),
     ("docs/reference/json.md", JSON),
     ("docs/reference/verbs.md", VERBS),
@@ -273,6 +286,60 @@ const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/reference/tcp.md", TCP),
     ("docs/tools/wire.md", WIRE),
 ];
+
+const IWARP: &[&str] =
+    &["Markers are {:rdma-over-tcp/src/mpa/marker.rs::MARKER_OCTETS}-octet pointers at every \
+     {:rdma-over-tcp/src/mpa/marker.rs::INTERVAL} octets of the stream"];
+
+const CONFORMANCE_NDK: &[&str] = &[
+    "{rnic::Config::accept_timeout} between Request and answer, and between Reply and first message",
+    "{Limits::private_data_max} bytes: {rdma_over_tcp::mpa::startup::PRIVATE_DATA_OCTETS_MAX} of MPA less four",
+    "IO_TIMEOUT after {rnic::Config::end_wait}",
+    "{ListenerConfig::backlog} handshakes and {ListenerConfig::requests_max} outstanding Requests per listener, or the \
+     consumer's value, up to {host_stack::host::BACKLOG_MAX} handshakes",
+    "acknowledged the last {rdma_over_tcp::rnic::COPY_ASIDE_MAX}",
+];
+
+const CONFORMANCE_TCP: &[&str] = &[
+    "silly window avoidance is sent after {ms:offload-engine/src/tcp/output.rs::SMALL_SEGMENT_DELAY}",
+    "met: {tcp::Config::delayed_ack}",
+    "deviates: {tcp::Config::time_wait} as in Linux",
+    "met: {tcp::Config::retransmissions_max} retransmissions take nearly 9 minutes",
+    "the host has {host_stack::host::RETRANSMISSION_MAX}",
+    "at least {:offload-engine/src/tcp/path_mtu.rs::MSS_MIN} bytes before options",
+    "at most {:offload-engine/src/tcp/input.rs::STRAY_RESPONSES_MAX} empty ones per second",
+    "one for SYNs in {s:offload-engine/src/tcp/input.rs::SYN_CHALLENGE_INTERVAL}, \
+     {:offload-engine/src/tcp/input.rs::STRAY_RESPONSES_MAX} per second in all",
+    "{offload-engine/src/tcp/rtt.rs::RTO_INITIAL} before the first sample",
+    "deviates: SRTT and {tcp::Config::rto_min}",
+    "met: {tcp::Config::rto_max} (`Config::rto_max`)",
+    "met: {ms:offload-engine/src/tcp/recovery/probe.rs::PEER_ACK_DELAY}",
+    "with HyStart++ {:offload-engine/src/tcp/congestion/hystart.rs::GROWTH_SEGMENTS_MAX} SMSS or \
+     {KiB:offload-engine/src/tcp/congestion/hystart.rs::GROWTH_BYTES_MAX} at most",
+    "bounded by 4 and {ms:offload-engine/src/tcp/congestion/hystart.rs::RISE_MAX}",
+];
+
+const INTEROP: &[&str] =
+    &["has sent nothing {rnic::Config::nudge_timeout} after flue's first FPDU"];
+
+const RSOCKETS: &[&str] = &[
+    "they poll for {µs:verbs/c/src/rsocket/poll.rs::POLL_TIME}, then sleep",
+    "at most {s:verbs/core/src/rsocket/socket.rs::CLOSE_TIME} or as `SO_LINGER` defines",
+    "waits at most {s:verbs/c/src/rsocket/table.rs::EXIT_TIME} for each open rsocket",
+    "has {:verbs/core/src/rsocket/wire.rs::CONNECTION_DATA_BYTES} octets: version \
+     {:verbs/core/src/rsocket/wire.rs::VERSION}",
+    "a Send of {:verbs/core/src/rsocket/wire.rs::MESSAGE_BYTES} octets",
+];
+
+const VERBS_GUIDE: &[&str] = &[
+    "loses up to {KiB:offload-engine/src/link/capture.rs::BUFFER_BYTES} of its capture",
+    "holds such a message for {seconds:verbs/c/src/config.rs::RECEIVE_WAIT}",
+];
+
+const LINKS: &[&str] =
+    &["pieces of frames of {KiB:host-stack/src/stream.rs::KEEP_BYTES_MIN} or more without limit"];
+
+const NDKPI: &[&str] = &["after {ndkpi/src/objects.rs::QUARANTINE} other closes"];
 
 const RUST: &[&str] =
     &["close the peer's window at {host_stack::stream::RECEIVE_QUEUE_BYTES_MAX}."];
@@ -293,6 +360,7 @@ const TRANSPORTS: &[&str] = &[
     "pauses for {rdma-over-tcp/src/transport/sockets/core/opening.rs::ACCEPT_PAUSE} and logs",
     "{flue_network::plumb::TXQUEUELEN_DEFAULT} on a TAP that the node creates",
     "opens up to {offload_engine::link::TAP_QUEUES_MAX} queues",
+    "a segment of at most {:rdma-over-tcp/src/transport/sockets/capture.rs::SEGMENT_BYTES_MAX} bytes",
 ];
 
 const VERBS_TAP: &[&str] = &[
@@ -300,12 +368,20 @@ const VERBS_TAP: &[&str] = &[
     "in shared memory, up to {adapter/src/launched/table.rs::CONNECTIONS_MAX}.",
 ];
 
-const VERBS: &[&str] = &["After {verbs/c/src/config.rs::END_WAIT} without progress"];
+const VERBS: &[&str] = &[
+    "After {verbs/c/src/config.rs::END_WAIT} without progress",
+    "wait for it, {seconds:verbs/c/src/config.rs::RECEIVE_WAIT} by default",
+    "Refused connects are repeated for {ms:verbs/core/src/cm/connect.rs::REFUSED_GRACE}",
+    "blocks for up to {s:verbs/c/src/cm/id/channel.rs::OUTLAST_MAX}",
+    "the child waits {s:verbs/c/src/inherit.rs::TAKE_OVER_LIMIT} for that",
+];
 
 const SERVE: &[&str] = &[
     "At most {src/cmd/serve/mod.rs::CONNECTIONS_MAX} connections are open at once",
     "default: {ListenerConfig::backlog}. On a node, further SYNs",
     "default: {ListenerConfig::requests_max}. One more resets",
+    "served at once; default: {:src/cmd/serve/mod.rs::IRD_MAX}. One more",
+    "the first {:src/cmd/serve/event.rs::SHOWN_BYTES} of them as `data`",
 ];
 
 const JSON: &[&str] = &[
@@ -323,6 +399,7 @@ const ARCHITECTURE: &[&str] = &[
     "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} idle polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "core's lock for {adapter/src/control/mod.rs::LOOK_MAX} of them at a time",
+    "polls for `NodeConfig::spin` ({µs:adapter/src/node/options.rs::SPIN} in the command",
 ];
 
 const DATA_PATH: &[&str] = &[
@@ -330,6 +407,7 @@ const DATA_PATH: &[&str] = &[
     "the engine cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
     "except pieces of up to {rdma-over-tcp/src/rnic/stream/transmit/fpdus.rs::COPIED_PIECE_MAX},",
     "At {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} queued,",
+    "over parts of {KiB:rdma-over-tcp/src/mpa/encoder.rs::COPY_OCTETS} that are copied",
     "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
 ];
 
@@ -372,6 +450,11 @@ const PERF: &[&str] = &[
     "A TAP has up to {offload_engine::link::TAP_QUEUES_MAX} queues",
     "silent for {src/cmd/perf/phase.rs::INACTIVITY_LIMIT}.",
     "JSON objects of at most {src/cmd/perf/message.rs::MESSAGE_BYTES_MAX} bytes",
+    "an incomplete opening after {s:src/cmd/perf/tcp/server.rs::OPENING_LIMIT}",
+    "{:src/cmd/perf/rdma/session.rs::RESULTS_MAX} completions at a time",
+    "So {KiB:bench/src/pace.rs::BUFFER_BYTES} are exchanged between the first two CPUs for \
+     {ms:bench/src/pace.rs::SPAN} before and after each sample",
+    "which polls for {µs:adapter/src/node/options.rs::SPIN} and then sleeps",
 ];
 
 const SS: &[&str] = &[
@@ -380,6 +463,8 @@ const SS: &[&str] = &[
      a response {adapter/src/control/mod.rs::ANSWER_LIMIT}.",
     "locks the node for {adapter/src/control/mod.rs::LOOK_MAX} connections at a time",
     "default: {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
+    "after an upload or a refusal; default: \
+     {:adapter/src/node/chimney.rs::OFFLOAD_HOLDDOWN_DEFAULT_SECONDS} seconds",
 ];
 
 const TCP: &[&str] = &[
@@ -407,18 +492,62 @@ const WIRE: &[&str] = &[
     "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
      {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} in flight in each direction, \
      delay {flue_adapter::units::DELAY_MAX}, jitter",
+    "Within {µs:src/cmd/wire/pump.rs::SPIN} of that the wire polls",
 ];
 
-/// Sentence with values in place of constants.
-fn filled(sentence: &str, values: &BTreeMap<&str, String>) -> Result<String, String> {
+/// Value in a unit, as documents write it; with no unit, the number alone.
+fn written(value: Value, unit: &str) -> Option<String> {
+    let (count, divisor) = match (value, unit) {
+        (Value::Count(count), "") => (count, 1),
+        (Value::Count(count), "KiB") => (count, 1 << 10),
+        (Value::Time(nanos), "µs") => (nanos, 1_000),
+        (Value::Time(nanos), "ms") => (nanos, 1_000_000),
+        (Value::Time(nanos), "s" | "seconds") => (nanos, 1_000_000_000),
+        _ => return None,
+    };
+    let digits = count.is_multiple_of(divisor).then(|| (count / divisor).to_string())?;
+    let mut number = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            number.push(',');
+        }
+        number.push(digit);
+    }
+    Some(if unit.is_empty() { number } else { format!("{number} {unit}") })
+}
+
+/// Sentence with values in place of constants: of rows of the document, or of the sources.
+fn filled(
+    sentence: &str,
+    rows: &BTreeMap<&str, String>,
+    sources: &[(String, String)],
+) -> Result<String, String> {
     let mut pieces = sentence.split('{');
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let (constant, rest) = piece.split_once('}').ok_or("unclosed brace")?;
-        text += values.get(constant).ok_or_else(|| format!("{FILE} has no {constant}"))?;
+        text += &match constant.split_once(':').filter(|(_, path)| !path.starts_with(':')) {
+            Some((unit, path)) => {
+                let value = private(path, sources)?;
+                written(value, unit).ok_or_else(|| format!("{path} = {value:?}: not in {unit}"))?
+            }
+            None => rows.get(constant).ok_or_else(|| format!("{FILE} has no {constant}"))?.clone(),
+        };
         text += rest;
     }
     Ok(text)
+}
+
+#[test]
+fn values_are_written_with_units() {
+    assert_eq!(written(Value::Count(64_000), "").as_deref(), Some("64,000"));
+    assert_eq!(written(Value::Count(256 << 10), "KiB").as_deref(), Some("256 KiB"));
+    assert_eq!(written(Value::Count(100), "KiB"), None);
+    assert_eq!(written(Value::Time(20_000), "µs").as_deref(), Some("20 µs"));
+    let sources = [("a.rs".to_owned(), "const X: u8 = 7;".to_owned())];
+    let rows = BTreeMap::from([("b::Y", "3 s".to_owned())]);
+    assert_eq!(filled("{:a.rs::X} in {b::Y}.", &rows, &sources).as_deref(), Ok("7 in 3 s."));
+    filled("{s:a.rs::X}", &rows, &sources).unwrap_err();
 }
 
 #[test]
@@ -431,12 +560,13 @@ fn other_documents_say_what_the_limits_document_says() {
         _ => row.value.to_owned(),
     };
     let values = rows(&text).iter().map(|row| (row.constant, shown(row))).collect();
+    let sources = files("rs");
     let mut findings = String::new();
     for (file, sentences) in SENTENCES {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for sentence in *sentences {
-            match filled(sentence, &values) {
+            match filled(sentence, &values, &sources) {
                 Ok(expected) if words.contains(&expected) => {}
                 Ok(expected) => {
                     writeln!(findings, "{file} does not contain \"{expected}\"").unwrap()
@@ -466,11 +596,45 @@ fn counts_in_documents_match_the_sources() {
     let (_, fuzzing) = ci.split_once("tests/fuzz/run ").unwrap();
     let seconds = fuzzing.split_whitespace().next().unwrap();
     let lines = super::SOURCE_LINES_MAX;
+    let thresholds = UploadThresholds::ALL;
+    let percent = |share: Option<Share>| {
+        let Share { sample, per_mille } = share.unwrap();
+        let sample = written(Value::from(sample), "").unwrap();
+        format!("{} % of {sample}", per_mille / 10)
+    };
+    let (activity, small) = (thresholds.low_activity.unwrap(), thresholds.small_io.unwrap());
+    let ss = "docs/tools/ss.md";
     let suites = "docs/contributing/testing-suites.md";
+    let campaigns = "docs/contributing/testing-campaigns.md";
     let expected = [
         (suites, format!("{sockets} of these tests on kernel sockets too, {taps} on TAPs")),
-        (suites, format!("`mutants.json` has {faults} faults")),
+        (campaigns, format!("`mutants.json` has {faults} faults")),
         (suites, format!("hostile peers: {cases} cases")),
+        (
+            ss,
+            format!(
+                "less than {} transferred in {} |",
+                written(Value::from(activity.bytes), "KiB").unwrap(),
+                written(Value::from(activity.interval), "s").unwrap()
+            ),
+        ),
+        (ss, format!("{} data segments retransmitted |", percent(thresholds.high_drop_rate))),
+        (
+            ss,
+            format!(
+                "{} consecutive receive requests of less than {} bytes |",
+                small.requests, small.bytes
+            ),
+        ),
+        (
+            ss,
+            format!(
+                "{} MiB received without a posted receive request |",
+                thresholds.no_buffer_preposting.unwrap() >> 20
+            ),
+        ),
+        (ss, format!("{} packets are fragments |", percent(thresholds.high_fragmentation))),
+        (ss, format!("{} data segments |", percent(thresholds.high_out_of_order))),
         ("docs/contributing/testing.md", format!("CI fuzzes for {seconds} seconds.")),
         ("CONTRIBUTING.md", format!("fails above {lines}.")),
     ];

@@ -1,5 +1,4 @@
-//! Language of documents: sentences, headings and words of the front page and the guide; links and anchors of all
-//! pages.
+//! Language of documents: sentences of the front page and the guide; headings, words, links and anchors of all pages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,17 +9,23 @@ use std::{
 
 use super::{files, is_under, root};
 
-/// The front page and the guide: pages and directories.
+/// The front page and the guide, whose sentences are limited: pages and directories.
 const GUIDE: &[&str] =
     &["README.md", "docs/README.md", "docs/guide/", "docs/tools/", "docs/concepts/"];
 /// Maximum words of a sentence.
 const SENTENCE_WORDS_MAX: usize = 35;
+/// Maximum words of a page.
+const PAGE_WORDS_MAX: usize = 3_000;
+/// Pages that consist of a table for lookup, which may be longer.
+const TABLES: &[&str] = &["docs/conformance/", "docs/measurements/"];
 /// Words that must not open a heading.
 const QUESTIONS: [&str; 8] = ["What", "Who", "Whose", "Which", "How", "Whether", "Where", "Why"];
 /// Words to avoid.
 const WORDS: &str = "tests/tidy/words.txt";
 /// Pages written to disk by measurements and tests.
 const GENERATED: &[&str] = &["docs/measurements/"];
+/// Pages with help texts of the command.
+const HELP: &[&str] = &["docs/reference/cli"];
 
 /// A paragraph, list item, table cell or heading, with the number of its first line.
 struct Text {
@@ -138,21 +143,21 @@ fn is_guide(file: &str) -> bool {
 }
 
 #[test]
-fn guide_has_short_sentences_and_plain_words() {
+fn pages_have_short_sentences_and_plain_words() {
     let list = fs::read_to_string(root().join(WORDS)).unwrap();
     let avoided: Vec<_> = avoided(&list, true).collect();
     let mut findings = String::new();
     let mut pages = 0;
-    for (file, page) in files("md").into_iter().filter(|(file, _)| is_guide(file)) {
+    let is_checked = |file: &str| !is_under(file, GENERATED) && !is_under(file, HELP);
+    for (file, page) in files("md").into_iter().filter(|(file, _)| is_checked(file)) {
         pages += 1;
         for Text { line, is_heading, text } in texts(&page) {
             let first = text.split([' ', '\'']).next().unwrap_or_default();
             if is_heading && QUESTIONS.contains(&first) {
                 writeln!(findings, "{file}:{line}: heading opens with {first}: {text}").unwrap();
             }
-            for sentence in
-                sentences(&text).into_iter().filter(|it| word_count(it) > SENTENCE_WORDS_MAX)
-            {
+            let is_long = |it: &&str| is_guide(&file) && word_count(it) > SENTENCE_WORDS_MAX;
+            for sentence in sentences(&text).into_iter().filter(is_long) {
                 writeln!(findings, "{file}:{line}: {} words: {sentence}", word_count(sentence))
                     .unwrap();
             }
@@ -165,7 +170,15 @@ fn guide_has_short_sentences_and_plain_words() {
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
-    assert!(pages >= 10, "{pages} pages");
+    assert!(pages >= 30, "{pages} pages");
+}
+
+#[test]
+fn pages_are_short() {
+    let pages = files("md").into_iter().filter(|(file, _)| !is_under(file, TABLES));
+    let lengths = pages.map(|(file, page)| (file, page.split_whitespace().count()));
+    let long: Vec<_> = lengths.filter(|(_, words)| *words > PAGE_WORDS_MAX).collect();
+    assert!(long.is_empty(), "more than {PAGE_WORDS_MAX} words, split them: {long:?}");
 }
 
 #[test]

@@ -19,12 +19,12 @@ const SUPER_FRAME_BYTES_MAX: usize = 65_535;
 /// Receive windows for GSO packets and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
 const SUPER_WINDOW_BYTES: u32 = 4_000_000;
 const PLAIN_WINDOW_BYTES: u32 = 700_000;
-/// Received bytes per acknowledgement; an acknowledgement is sent earlier when the TAP is empty.
+/// Received bytes per acknowledgment; an acknowledgment is sent earlier when the TAP is empty.
 const SUPER_ACK_BYTES: u32 = 128 * 1024;
 const PLAIN_ACK_BYTES: u32 = 32 * 1024;
 /// Reads of an empty TAP before received data is acknowledged.
 const EMPTY_READS: u32 = 3;
-/// Segments sent between two reads of acknowledgements.
+/// Segments sent between two reads of acknowledgments.
 const SUPER_SEGMENTS_PER_READ: u32 = 1;
 const PLAIN_SEGMENTS_PER_READ: u32 = 8;
 /// Segments sent, or reads of the TAP, between two reads of the clock.

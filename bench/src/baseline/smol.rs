@@ -208,7 +208,7 @@ impl Stack {
         }
     }
 
-    /// Sends a FIN and waits for its acknowledgement.
+    /// Sends a FIN and waits for its acknowledgment.
     fn finish(&mut self) -> Result<(), Failure> {
         use tcp::State::{Closed, FinWait2, TimeWait};
         self.socket().close();

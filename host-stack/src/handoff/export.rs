@@ -67,7 +67,7 @@ pub(crate) struct ExportInput<'a> {
 pub(crate) enum ExportError {
     /// An acknowledgment of received data is unsent (CH-INI-7): poll, then retry.
     #[error("acknowledgment of received data not sent yet")]
-    AcknowledgementDue,
+    AcknowledgmentDue,
     /// Before ESTABLISHED, or over (CH-ST-1).
     #[error("state {0}: cannot be offloaded")]
     Phase(State),
@@ -83,7 +83,7 @@ impl ExportError {
     /// Reason without details, for connection lists.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
-            Self::AcknowledgementDue => "acknowledgment of received data not sent yet",
+            Self::AcknowledgmentDue => "acknowledgment of received data not sent yet",
             Self::Phase(_) => "connection cannot be offloaded in its state",
             Self::Disagreement(_) => "socket and observed segments disagree",
             Self::Lost(_) => "socket did not return all of its data",
@@ -139,7 +139,7 @@ const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
 fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
     let ExportInput { flow, snd_una, rcv_nxt, .. } = input;
     if rcv_nxt.is_after(flow.acknowledged) {
-        Err(ExportError::AcknowledgementDue)
+        Err(ExportError::AcknowledgmentDue)
     } else if flow.snd_una != *snd_una {
         Err(ExportError::Disagreement("SND.UNA"))
     } else if flow.acknowledged != *rcv_nxt {
@@ -151,7 +151,7 @@ fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
 
 /// Sends a delayed acknowledgment, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
 /// polled at the time at which the delay expires. It is returned in another slot of `sockets`.
-pub(crate) fn push_acknowledgement(
+pub(crate) fn push_acknowledgment(
     now: SmolInstant,
     interface: &mut Interface,
     device: &mut QueueDevice,

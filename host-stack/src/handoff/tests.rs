@@ -14,7 +14,7 @@ use smoltcp::{
 use std::{collections::VecDeque, format};
 
 use super::{
-    export::{ExportError, ExportInput, export, push_acknowledgement},
+    export::{ExportError, ExportInput, export, push_acknowledgment},
     import::{ImportError, Imported, fresh_socket, import, tuple_of},
     rewind::{can_rewind, rewind},
     stage::Stage,
@@ -26,7 +26,7 @@ use crate::{
     observer::{Disposition, Flow},
     retrieve::{SegmentFrames, SeqState, retrieve},
     window::{raise_scale, scale_of_buffer},
-    wire::{self, Acknowledgement, Frame, FrameAddresses},
+    wire::{self, Acknowledgment, Frame, FrameAddresses},
 };
 use offload_engine::{
     frame::FlowKey,
@@ -254,8 +254,8 @@ impl SocketEnd {
         self.first_received = self.flow.irs().unwrap() + 1;
     }
 
-    fn push_acknowledgement(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        push_acknowledgement(
+    fn push_acknowledgment(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        push_acknowledgment(
             to_smoltcp(now),
             &mut self.interface,
             &mut self.device,
@@ -484,7 +484,7 @@ impl Bench {
     fn try_shuttle(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
         // A due acknowledgment is sent first (CH-INI-7).
         self.exchange();
-        for frame in self.ends[index].push_acknowledgement(self.now) {
+        for frame in self.ends[index].push_acknowledgment(self.now) {
             self.wire.push((self.now, 1 - index, frame));
         }
         let end = &mut self.ends[index];

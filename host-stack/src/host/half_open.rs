@@ -43,7 +43,7 @@ use crate::{
     socket::ListenerId,
     window::scale_of_buffer,
     wire::{
-        self, Acknowledgement, Frame, FrameAddresses, Segment, Syn, SynOptions, WINDOW_SCALE_MAX,
+        self, Acknowledgment, Frame, FrameAddresses, Segment, Syn, SynOptions, WINDOW_SCALE_MAX,
     },
 };
 
@@ -356,7 +356,7 @@ impl Host {
         // The window that the SYN-ACK offered, as far as its scale permits.
         let window = u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX);
         let scale = offer.options.window_scale.map_or(0, |_| self.receive_scale());
-        let ack = Acknowledgement {
+        let ack = Acknowledgment {
             seq: iss + 1,
             ack: offer.irs + 1,
             window: window >> scale,

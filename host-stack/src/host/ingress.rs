@@ -129,7 +129,7 @@ impl Host {
         peer: MacAddress,
         ends: FlowKey,
     ) {
-        let ack = flow.acknowledgement(self.timestamps.at(now));
+        let ack = flow.acknowledgment(self.timestamps.at(now));
         let way =
             FrameAddresses { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
         let frame = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack);
@@ -210,7 +210,7 @@ impl Host {
             return;
         }
         if is_due(connection, socket) {
-            self.push_acknowledgement(now, handle);
+            self.push_acknowledgment(now, handle);
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);

@@ -30,7 +30,7 @@ use crate::{
     clock::to_smoltcp,
     handoff::{
         self,
-        export::{ExportError, ExportInput, export, push_acknowledgement},
+        export::{ExportError, ExportInput, export, push_acknowledgment},
     },
     offload_policy::may_change,
     socket::{HostError, Notice, OffloadPolicy},
@@ -196,7 +196,7 @@ impl Host {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if connection.rcv_nxt(socket) != connection.flow.acknowledged {
-            self.push_acknowledgement(now, handle);
+            self.push_acknowledgment(now, handle);
         }
         let Some(connection) = self.connections.get(&handle) else { return false };
         let slot = connection.socket;
@@ -255,9 +255,9 @@ impl Host {
         (path_ready && neighbor_ready).then_some(next_hop)
     }
 
-    pub(super) fn push_acknowledgement(&mut self, now: Instant, handle: OffloadHandle) {
+    pub(super) fn push_acknowledgment(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
-        push_acknowledgement(
+        push_acknowledgment(
             to_smoltcp(now),
             &mut self.interface,
             &mut self.device,
@@ -369,7 +369,7 @@ impl Host {
         connection.socket = slot;
         match error {
             // The next hop must be resolved first; smoltcp then schedules a poll.
-            ExportError::AcknowledgementDue => return false,
+            ExportError::AcknowledgmentDue => return false,
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");

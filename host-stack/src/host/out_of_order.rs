@@ -17,7 +17,7 @@ use smoltcp::socket::tcp;
 use super::{Host, connection::Connection};
 use crate::{
     handoff::PIECE_MAX,
-    wire::{self, Acknowledgement, Frame, Segment},
+    wire::{self, Acknowledgment, Frame, Segment},
 };
 
 impl Host {
@@ -38,14 +38,13 @@ impl Host {
         }
         let &Segment { seq, ack, timestamps, .. } = segment;
         let window = window.unwrap_or(segment.window);
-        let ack =
-            Acknowledgement { seq, ack, window, timestamps, ece: false, fin: has(Flags::FIN) };
+        let ack = Acknowledgment { seq, ack, window, timestamps, ece: false, fin: has(Flags::FIN) };
         let way = segment.way();
         self.ingress(now, wire::data_frame(way, u8::MAX, &ack, segment.frame.payload()));
         while let Some((seq, data)) = self.take_next(handle) {
             for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
                 let seq = seq + (index * PIECE_MAX) as u32;
-                let ack = Acknowledgement { seq, fin: false, ..ack };
+                let ack = Acknowledgment { seq, fin: false, ..ack };
                 self.ingress(now, wire::data_frame(way, u8::MAX, &ack, piece));
             }
         }

@@ -19,13 +19,13 @@ use super::{
 };
 use crate::{
     observer::Flow,
-    wire::{self, Acknowledgement, FrameAddresses},
+    wire::{self, Acknowledgment, FrameAddresses},
 };
 
 /// Longer than smoltcp's maximum retransmission timeout, one minute.
 pub(super) const STALL: Duration = Duration::from_secs(64);
 /// The first may have a different window, which starts the count; then RFC 5681 §3.2.
-const ACKNOWLEDGEMENTS: usize = 5;
+const ACKNOWLEDGMENTS: usize = 5;
 
 impl Host {
     /// Forces a retransmission if data or a FIN is in flight and smoltcp has sent nothing for [`STALL`].
@@ -41,12 +41,12 @@ impl Host {
         if socket.send_queue() == 0 {
             return self.repeat_fin(now, handle);
         }
-        let ack = connection.flow.oldest_acknowledgement(connection.rcv_nxt(socket));
+        let ack = connection.flow.oldest_acknowledgment(connection.rcv_nxt(socket));
         let (local, remote) = (connection.tuple.local(), connection.tuple.remote());
         let macs = (connection.flow.peer_mac, self.config.mac);
-        for count in 0..ACKNOWLEDGEMENTS {
+        for count in 0..ACKNOWLEDGMENTS {
             let window = if count == 0 { ack.window ^ 1 } else { ack.window };
-            let ack = Acknowledgement { window, ..ack };
+            let ack = Acknowledgment { window, ..ack };
             let way = FrameAddresses { macs, from: remote, to: local };
             let Some(frame) = wire::ack_frame(way, u8::MAX, &ack) else { return false };
             self.process(now, frame);
@@ -62,8 +62,8 @@ impl Host {
         if !connection.send.shutdown || connection.flow.snd_una != connection.send.end() {
             return false;
         }
-        let ack = connection.flow.acknowledgement(self.timestamps.at(now));
-        let fin = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..ack };
+        let ack = connection.flow.acknowledgment(self.timestamps.at(now));
+        let fin = Acknowledgment { seq: connection.flow.snd_una, fin: true, ..ack };
         let hop = self.config.reply_hop(remote.ip());
         let Some(mac) = self.mac_of_hop(now, hop, remote.ip(), seen) else {
             self.solicit(now, hop);

@@ -429,7 +429,7 @@ impl LinkWrapper for MutedLink {
 
 /// The acknowledgment of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still closes normally.
 #[test]
-fn shutdown_repeats_the_last_acknowledgement() {
+fn shutdown_repeats_the_last_acknowledgment() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
         let (lost, losses) = mpsc::channel();

@@ -79,8 +79,8 @@ impl Ends {
     }
 
     /// Processes an acknowledgment and the lists that it completes.
-    pub(crate) fn acknowledge(&mut self, acknowledgement: &Transmit) {
-        self.sender.handle_segment(self.now, &acknowledgement.received(&[]));
+    pub(crate) fn acknowledge(&mut self, acknowledgment: &Transmit) {
+        self.sender.handle_segment(self.now, &acknowledgment.received(&[]));
         while let Some(event) = self.sender.poll_event() {
             assert!(matches!(event, Event::SendComplete(_) | Event::SendBacklogChange(_)));
         }

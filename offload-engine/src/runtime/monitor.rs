@@ -83,7 +83,7 @@ impl<K: Passive> State<K> {
 /// Core shared by threads.
 pub struct Monitor<K> {
     state: Mutex<State<K>>,
-    /// Signalled after iterations and calls that did something.
+    /// Signaled after iterations and calls that did something.
     changed: Condvar,
     /// Changes that the condition of [`Monitor::wait_until`] may depend on. Written under the lock.
     changes: AtomicU64,
@@ -643,7 +643,7 @@ impl<K: Passive> Monitor<K> {
             if let (Some(outcome), _) = self.check(&mut state, self.now(), deadline, &mut f) {
                 break outcome;
             }
-            // Changes by the check itself are not signalled.
+            // Changes by the check itself are not signaled.
             if self.changes() != before || self.callbacks.of_calls.is_due() {
                 drop(state);
                 self.deliver_of_calls();

@@ -133,7 +133,7 @@ impl Scene {
 // NDK-DISC-5: a disconnect completes when the peer has acknowledged all data and the FIN: no sooner, even if the peer's
 // consumer does not disconnect. The stack that sent the FIN need not be the one that receives the acknowledgment.
 #[test]
-fn a_disconnect_ends_with_its_acknowledgement() {
+fn a_disconnect_ends_with_its_acknowledgment() {
     for (policy, moves_to) in [
         (OffloadPolicy::Always, None),
         (OffloadPolicy::Never, None),

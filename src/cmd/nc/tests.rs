@@ -196,7 +196,7 @@ fn unacknowledged_data_stops_reading_input() {
     let sent = peer.sent.len();
     assert!(sent < UNACKNOWLEDGED_BYTES_MAX + CHUNK_BYTES_MAX);
     assert!(pump.step(&mut peer).is_none());
-    assert_eq!(peer.sent.len(), sent, "no send before an acknowledgement");
+    assert_eq!(peer.sent.len(), sent, "no send before an acknowledgment");
     peer.status.unacknowledged = 0;
     assert!(run(&mut pump, &mut peer, &woken, |peer| peer.sent.len() > sent).is_none());
 }

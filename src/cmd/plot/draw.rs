@@ -131,7 +131,7 @@ fn bands(rows: &[Row], time: Time) -> Vec<Band> {
     let states = [
         (State::Cwr, "ECN response", "yellow"),
         (State::Recovery, "fast recovery", "red"),
-        (State::Loss, "RTO recovery", "grey"),
+        (State::Loss, "RTO recovery", "gray"),
     ];
     let band = |(state, name, class)| Band { name, class, periods: time.bands(rows, state) };
     states.into_iter().map(band).filter(|band| !band.periods.is_empty()).collect()

@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn unknown_flag_is_reported() {
-        for flags in ["mode=nowhere", "mode=host:3", "tso=much", "colour=red", "seed"] {
+        for flags in ["mode=nowhere", "mode=host:3", "tso=much", "color=red", "seed"] {
             let error = Settings::parse(flags).unwrap_err();
             assert!(error.contains(flags), "{error}");
         }

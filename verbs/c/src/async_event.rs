@@ -6,7 +6,7 @@ use flue_verbs_abi::{
     enums::ibv_event_type,
     objects::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq},
 };
-use flue_verbs_core::event_queue::Acknowledgements;
+use flue_verbs_core::event_queue::Acknowledgments;
 
 use crate::{
     config, context, cq, event_queue,
@@ -17,7 +17,7 @@ use crate::{
 fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option<()>, Errno> {
     // SAFETY: the program passes a pointer to an open device.
     let events = unsafe { context::events(context) }?;
-    let Some(taken) = events.take(|event| event.acknowledgements.taken())? else { return Ok(None) };
+    let Some(taken) = events.take(|event| event.acknowledgments.taken())? else { return Ok(None) };
     let mut raw = ibv_async_event::zeroed();
     raw.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
     raw.event_type = ibv_event_type(taken.kind as u32);
@@ -68,8 +68,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         // SAFETY: the program passes an event that it has taken, of an object that waits for the acknowledgment.
         unsafe {
             let Some(event) = copied(event) else { return };
-            if let Some(acknowledgements) = acknowledgements_of(&event) {
-                acknowledgements.acknowledged(1);
+            if let Some(acknowledgments) = acknowledgments_of(&event) {
+                acknowledgments.acknowledged(1);
             }
         }
     });
@@ -77,24 +77,24 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
 
 /// # Safety
 /// The program has taken the event, and its object exists.
-unsafe fn acknowledgements_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Acknowledgements>> {
+unsafe fn acknowledgments_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Acknowledgments>> {
     use flue_verbs_abi::enums::{
         IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
         IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
     };
     match event.event_type {
         // SAFETY: guaranteed by the caller.
-        IBV_EVENT_CQ_ERR => unsafe { cq::async_acknowledgements(event.element.cq) },
+        IBV_EVENT_CQ_ERR => unsafe { cq::async_acknowledgments(event.element.cq) },
         IBV_EVENT_QP_FATAL
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
         // SAFETY: guaranteed by the caller.
         | IBV_EVENT_QP_LAST_WQE_REACHED => unsafe {
-            crate::qp::async_acknowledgements(event.element.qp)
+            crate::qp::async_acknowledgments(event.element.qp)
         },
         IBV_EVENT_SRQ_LIMIT_REACHED => {
             // SAFETY: guaranteed by the caller.
-            unsafe { crate::srq::async_acknowledgements(event.element.srq) }
+            unsafe { crate::srq::async_acknowledgments(event.element.srq) }
         }
         _ => None,
     }

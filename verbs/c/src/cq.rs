@@ -24,7 +24,7 @@ use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEventKind, AsyncEvents, end_events},
     completion,
     cq::{CompletionChannel, Cq},
-    event_queue::Acknowledgements,
+    event_queue::Acknowledgments,
 };
 use rdma_over_tcp::rnic::Completion;
 
@@ -43,7 +43,7 @@ pub(crate) struct CqFields {
     /// Entry polled last, for a queue that is read entry by entry.
     current: Mutex<Option<Completion>>,
     events: Arc<AsyncEvents>,
-    acknowledgements: Arc<Acknowledgements>,
+    acknowledgments: Arc<Acknowledgments>,
 }
 
 pub(crate) type CqObject = Object<ibv_cq_ex, CqFields>;
@@ -98,11 +98,10 @@ pub(crate) unsafe fn create(
     };
     let device = config::device()?;
     on.as_ref().map_or(Ok(()), |on| inherit::take_queue(on.events()))?;
-    let acknowledgements = Arc::<Acknowledgements>::default();
-    let (async_events, of) = (events.clone(), acknowledgements.clone());
+    let acknowledgments = Arc::<Acknowledgments>::default();
+    let (async_events, of) = (events.clone(), acknowledgments.clone());
     let overrun = Box::new(move |name, is_destroyed: &AtomicBool| {
-        let event =
-            AsyncEvent { kind: AsyncEventKind::CqError, name, acknowledgements: of.clone() };
+        let event = AsyncEvent { kind: AsyncEventKind::CqError, name, acknowledgments: of.clone() };
         async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let (cq, depth) = Cq::new(device, entries, on, overrun)?;
@@ -111,7 +110,7 @@ pub(crate) unsafe fn create(
     seen.channel = channel;
     seen.cq_context = cq_context;
     seen.cqe = c_int::try_from(depth).unwrap_or(c_int::MAX);
-    let state = CqFields { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgements };
+    let state = CqFields { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgments };
     let object = CqObject::make(seen, state);
     // SAFETY: it was created above.
     unsafe { (*object).own.cq.set_name(object as usize) };
@@ -166,7 +165,7 @@ pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
     unsafe {
         let state = CqObject::of(cq)?;
         state.cq.destroy()?;
-        end_events(&state.events, &state.acknowledgements);
+        end_events(&state.events, &state.acknowledgments);
         CqObject::remove(cq);
     }
     Ok(())
@@ -181,11 +180,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 ///
 /// # Safety
 /// The pointer is null or refers to a queue.
-pub(crate) unsafe fn async_acknowledgements<'a>(
+pub(crate) unsafe fn async_acknowledgments<'a>(
     cq: *mut ibv_cq,
-) -> Option<&'a Arc<Acknowledgements>> {
+) -> Option<&'a Arc<Acknowledgments>> {
     // SAFETY: guaranteed by the caller.
-    unsafe { CqObject::of(cq) }.ok().map(|state| &state.acknowledgements)
+    unsafe { CqObject::of(cq) }.ok().map(|state| &state.acknowledgments)
 }
 
 /// `pthread_cancel` may end it while it blocks: no value with `Drop` is live across its read.

@@ -29,7 +29,7 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEvents, end_events},
-    event_queue::Acknowledgements,
+    event_queue::Acknowledgments,
     qp::{IbvQpState, Qp, QpAttributes, SendPoster, immediate},
 };
 use rdma_over_tcp::{
@@ -59,7 +59,7 @@ pub(crate) struct QpFields {
     pub(crate) building: Option<Mutex<Building>>,
     init: Mutex<ibv_qp_init_attr_send>,
     events: Arc<AsyncEvents>,
-    acknowledgements: Arc<Acknowledgements>,
+    acknowledgments: Arc<Acknowledgments>,
     /// `RDMA_OPTION_ID_ACK_TIMEOUT`, for `ibv_query_qp`. The timeouts of TCP are those of the kernel.
     pub(crate) ack_timeout: AtomicU8,
 }
@@ -119,12 +119,12 @@ pub(crate) unsafe fn create(
     let context = unsafe { (*pd).context };
     // SAFETY: the context is that of the domain.
     let events = unsafe { context::events_of_new(context) }?;
-    let acknowledgements = Arc::<Acknowledgements>::default();
+    let acknowledgments = Arc::<Acknowledgments>::default();
     let name = Arc::new(AtomicUsize::new(0));
-    let (async_events, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let (async_events, of, named) = (events.clone(), acknowledgments.clone(), name.clone());
     let handler = Box::new(move |kind, is_destroyed: &AtomicBool| {
         let name = named.load(Ordering::Relaxed);
-        let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
+        let event = AsyncEvent { kind, name, acknowledgments: of.clone() };
         async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, handler)?;
@@ -152,7 +152,7 @@ pub(crate) unsafe fn create(
         building: building.map(Mutex::new),
         init: Mutex::new(ibv_qp_init_attr_send(given)),
         events,
-        acknowledgements,
+        acknowledgments,
         ack_timeout: AtomicU8::new(0),
     };
     let object = QpObject::make(seen, state);
@@ -173,11 +173,11 @@ pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> Result<&'a Arc<Qp>, Errno> {
 ///
 /// # Safety
 /// The pointer is null or refers to a queue pair.
-pub(crate) unsafe fn async_acknowledgements<'a>(
+pub(crate) unsafe fn async_acknowledgments<'a>(
     qp: *mut ibv_qp,
-) -> Option<&'a Arc<Acknowledgements>> {
+) -> Option<&'a Arc<Acknowledgments>> {
     // SAFETY: guaranteed by the caller.
-    unsafe { QpObject::of(qp) }.ok().map(|state| &state.acknowledgements)
+    unsafe { QpObject::of(qp) }.ok().map(|state| &state.acknowledgments)
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -304,7 +304,7 @@ pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
     unsafe {
         let state = QpObject::of(qp)?;
         state.qp.destroy()?;
-        end_events(&state.events, &state.acknowledgements);
+        end_events(&state.events, &state.acknowledgments);
         QpObject::remove(qp);
     }
     Ok(())

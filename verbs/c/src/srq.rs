@@ -18,7 +18,7 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEventKind, AsyncEvents, end_events},
-    event_queue::Acknowledgements,
+    event_queue::Acknowledgments,
     srq::Srq,
 };
 
@@ -34,7 +34,7 @@ use crate::{
 struct SrqFields {
     srq: Arc<Srq>,
     events: Arc<AsyncEvents>,
-    acknowledgements: Arc<Acknowledgements>,
+    acknowledgments: Arc<Acknowledgments>,
 }
 
 type SrqObject = Object<ibv_srq, SrqFields>;
@@ -52,12 +52,12 @@ pub(crate) unsafe fn create(
         let (domain, attr) = (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
         (domain, attr, (*pd).context, context::events_of_new((*pd).context)?)
     };
-    let acknowledgements = Arc::<Acknowledgements>::default();
+    let acknowledgments = Arc::<Acknowledgments>::default();
     let name = Arc::new(AtomicUsize::new(0));
-    let (async_events, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let (async_events, of, named) = (events.clone(), acknowledgments.clone(), name.clone());
     let reached = Box::new(move |is_destroyed: &AtomicBool| {
         let (kind, name) = (AsyncEventKind::SrqLimitReached, named.load(Ordering::Relaxed));
-        let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
+        let event = AsyncEvent { kind, name, acknowledgments: of.clone() };
         async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let srq = Srq::new(domain, attr.attr.max_wr, attr.attr.max_sge, reached)?;
@@ -66,7 +66,7 @@ pub(crate) unsafe fn create(
     seen.srq_context = attr.srq_context;
     seen.pd = pd;
     seen.handle = srq.number();
-    let object = SrqObject::make(seen, SrqFields { srq, events, acknowledgements });
+    let object = SrqObject::make(seen, SrqFields { srq, events, acknowledgments });
     name.store(object as usize, Ordering::Relaxed);
     Ok(object.cast())
 }
@@ -84,11 +84,11 @@ pub(crate) unsafe fn of(srq: *mut ibv_srq) -> Result<Arc<Srq>, Errno> {
 ///
 /// # Safety
 /// The pointer is null or refers to a queue.
-pub(crate) unsafe fn async_acknowledgements<'a>(
+pub(crate) unsafe fn async_acknowledgments<'a>(
     srq: *mut ibv_srq,
-) -> Option<&'a Arc<Acknowledgements>> {
+) -> Option<&'a Arc<Acknowledgments>> {
     // SAFETY: guaranteed by the caller.
-    unsafe { SrqObject::of(srq) }.ok().map(|state| &state.acknowledgements)
+    unsafe { SrqObject::of(srq) }.ok().map(|state| &state.acknowledgments)
 }
 
 /// Destroys a queue, unless queue pairs use it.
@@ -100,7 +100,7 @@ pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
     unsafe {
         let state = SrqObject::of(srq)?;
         state.srq.destroy()?;
-        end_events(&state.events, &state.acknowledgements);
+        end_events(&state.events, &state.acknowledgments);
         SrqObject::remove(srq);
     }
     Ok(())

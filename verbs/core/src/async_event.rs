@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    event_queue::{Acknowledgements, EventQueue},
+    event_queue::{Acknowledgments, EventQueue},
     process::Registry,
 };
 
@@ -35,7 +35,7 @@ pub struct AsyncEvent {
     /// Program's name of the object: its address. 0 for the device.
     pub name: usize,
     /// Acknowledgments for which the destruction of the object waits.
-    pub acknowledgements: Arc<Acknowledgements>,
+    pub acknowledgments: Arc<Acknowledgments>,
 }
 
 /// Asynchronous events of an open device.
@@ -45,15 +45,15 @@ pub type AsyncEvents = EventQueue<AsyncEvent>;
 pub static OPEN: Registry<AsyncEvents> = Registry::new();
 
 /// Withdraws the events of an object that the program has not taken, and waits for the acknowledgments of the others.
-pub fn end_events(events: &AsyncEvents, of: &Arc<Acknowledgements>) {
-    events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, of));
+pub fn end_events(events: &AsyncEvents, of: &Arc<Acknowledgments>) {
+    events.withdraw(|event| Arc::ptr_eq(&event.acknowledgments, of));
     of.wait();
 }
 
 /// Reports the failure of the device to all that have opened it.
 pub(crate) fn device_failed() {
     for events in OPEN.members() {
-        let acknowledgements = Arc::default();
-        events.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, name: 0, acknowledgements });
+        let acknowledgments = Arc::default();
+        events.push(AsyncEvent { kind: AsyncEventKind::DeviceFatal, name: 0, acknowledgments });
     }
 }

@@ -13,7 +13,7 @@ use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqFailure, CqId, Key
 use crate::{
     device::Device,
     errno::Errno,
-    event_queue::{Acknowledgements, Closed, EventCallback, EventQueue},
+    event_queue::{Acknowledgments, Closed, EventCallback, EventQueue},
 };
 
 /// Completion channel. Each event names a queue with new completions.
@@ -44,7 +44,7 @@ impl CompletionChannel {
     /// # Errors
     /// [`Closed`]: the event queue is empty and closed.
     pub fn take(&self) -> Result<Option<usize>, Closed> {
-        let event = self.events.take(|notifier| notifier.acknowledgements.taken())?;
+        let event = self.events.take(|notifier| notifier.acknowledgments.taken())?;
         Ok(event.map(|event| event.name.load(Ordering::Relaxed)))
     }
 
@@ -68,7 +68,7 @@ pub struct CqNotifier {
     /// True once the queue is destroyed.
     is_destroyed: AtomicBool,
     is_failure_reported: AtomicBool,
-    acknowledgements: Acknowledgements,
+    acknowledgments: Acknowledgments,
     overrun: OverrunHandler,
 }
 
@@ -156,7 +156,7 @@ impl Cq {
             name: AtomicUsize::new(0),
             is_destroyed: AtomicBool::new(false),
             is_failure_reported: AtomicBool::new(false),
-            acknowledgements: Acknowledgements::default(),
+            acknowledgments: Acknowledgments::default(),
             overrun,
         });
         let notifies = notifier.clone();
@@ -234,7 +234,7 @@ impl Cq {
 
     /// Counts events that the program has acknowledged.
     pub fn acknowledge(&self, events: u32) {
-        self.notifier.acknowledgements.acknowledged(events.into());
+        self.notifier.acknowledgments.acknowledged(events.into());
     }
 
     /// Destroys the queue. Withdraws events that the program has not taken, and waits for the acknowledgment of those
@@ -251,7 +251,7 @@ impl Cq {
             channel.events.withdraw(|event| Arc::ptr_eq(event, &self.notifier));
             channel.queues.fetch_sub(1, Ordering::Relaxed);
         }
-        self.notifier.acknowledgements.wait();
+        self.notifier.acknowledgments.wait();
         self.device.check()?;
         // The close may be pending until a queue pair is destroyed with its identifier. Its completion has no receiver.
         let _ = self.device.with(|core, _| core.close(Key::Cq(self.id), Box::new(|| {})));

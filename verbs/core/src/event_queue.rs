@@ -284,12 +284,12 @@ impl<T> EventQueue<T> {
 /// Events of an object that the program has taken and not yet acknowledged. The destruction of the object waits until
 /// there is none.
 #[derive(Debug, Default)]
-pub struct Acknowledgements {
+pub struct Acknowledgments {
     outstanding: Mutex<u64>,
     changed: Condvar,
 }
 
-impl Acknowledgements {
+impl Acknowledgments {
     /// Counts an event that the program has taken.
     pub fn taken(&self) {
         *lock(&self.outstanding) += 1;
@@ -365,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn wait_returns_after_the_last_acknowledgement() {
-        let events = Acknowledgements::default();
+    fn wait_returns_after_the_last_acknowledgment() {
+        let events = Acknowledgments::default();
         events.wait();
         events.taken();
         events.taken();

@@ -102,7 +102,7 @@ fn p3_ack_after_a_closed_window_is_processed() {
     state.tcp.delegated.snd_wnd = 0;
     bench.ends[0].import(bench.now, &state);
     let SocketEnd { tuple, flow, .. } = &bench.ends[0];
-    let said = Acknowledgement {
+    let said = Acknowledgment {
         seq: flow.acknowledged,
         ack: in_flight,
         window: 0,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     socket::Request,
-    wire::{self, Acknowledgement, Frame, FrameAddresses},
+    wire::{self, Acknowledgment, Frame, FrameAddresses},
 };
 
 /// Size of the alternating gaps and blocks, in bytes.
@@ -50,7 +50,7 @@ fn deliver(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Ran
         to: (path.source_address, local).into(),
     };
     let delegated = &state.tcp.delegated;
-    let ack = Acknowledgement {
+    let ack = Acknowledgment {
         seq: delegated.rcv_nxt + range.start,
         ack: delegated.snd_una,
         window: 40_000,

@@ -376,7 +376,7 @@ fn fin_is_retransmitted_after_duplicate_acks() {
 
 // RFC 9293 §3.10.7.4, eighth: the end is reported after the FIN is acknowledged, though smoltcp delays that ACK.
 #[test]
-fn end_is_reported_after_the_last_acknowledgement() {
+fn end_is_reported_after_the_last_acknowledgment() {
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));

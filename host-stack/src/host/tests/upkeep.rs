@@ -25,7 +25,7 @@ use super::{
 use crate::{
     host::{HostConfig, RETRANSMISSION_MAX, stalls::STALL, upkeep::NEIGHBOR_STALE},
     socket::{HostError, Notice, OffloadPolicy, Request},
-    wire::{self, Acknowledgement, Frame, FrameAddresses},
+    wire::{self, Acknowledgment, Frame, FrameAddresses},
 };
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -303,7 +303,7 @@ fn apart(policy: OffloadPolicy) -> Bench {
 
 /// The second host has sent 2,000 bytes, which are lost, and optionally its FIN. The fast retransmission occurs while a
 /// new next hop is unresolved, and smoltcp's timer stops. Also returns addresses and acknowledgment of the first host.
-fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgement) {
+fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgment) {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.passes = |from, _| from == 0;
@@ -318,8 +318,7 @@ fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgement) {
     let macs = (first.destination_mac, first.source_mac);
     let way =
         FrameAddresses { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
-    let ack =
-        Acknowledgement { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
+    let ack = Acknowledgment { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
     let again = wire::ack_frame(way, 64, &ack).unwrap();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
     bench.settle();
@@ -372,7 +371,7 @@ fn no_probe_goes_over_data_in_flight() {
 #[test]
 fn stalled_fin_is_retransmitted() {
     let (mut bench, way, ack) = stalled(true);
-    let after_data = Acknowledgement { ack: ack.ack + 2_000, ..ack };
+    let after_data = Acknowledgment { ack: ack.ack + 2_000, ..ack };
     bench.nodes[1].frame(wire::ack_frame(way, 64, &after_data).unwrap());
     bench.run(STALL + Duration::from_secs(2));
     let frames = bench.nodes[1].sent.iter().map(|frame| wire::parse(frame));

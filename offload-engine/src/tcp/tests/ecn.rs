@@ -151,7 +151,7 @@ fn retransmissions_are_not_ect() {
     assert!(new_data.iter().all(|t| t.ecn == Ecn::Capable0));
 }
 
-// RFC 3168 §6.1.4, §6.1.6: window probes, keep-alives and a FIN without data are not ECT.
+// RFC 3168 §6.1.4, §6.1.6: window probes, keep-alive probes and a FIN without data are not ECT.
 #[test]
 fn control_segments_are_not_ect() {
     let mut bench = Bench::new(ecn_state());

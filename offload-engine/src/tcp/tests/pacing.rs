@@ -152,7 +152,7 @@ fn first_retransmission_is_not_paced() {
 
 // ACKs are not paced.
 #[test]
-fn acknowledgements_are_not_paced() {
+fn acknowledgments_are_not_paced() {
     let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();

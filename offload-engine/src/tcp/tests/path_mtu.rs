@@ -271,7 +271,7 @@ fn proven_path_needs_more_timeouts() {
 
 // RFC 5682: spurious timeouts do not reduce the path MTU.
 #[test]
-fn late_acknowledgement_undoes_black_hole_reduction() {
+fn late_acknowledgment_undoes_black_hole_reduction() {
     let mut bench = flight(Config::default());
     sizes_after_timeouts(&mut bench, 3);
     assert_eq!(info(&bench).pmtu, 1064);

@@ -144,7 +144,7 @@ fn window_opens_by_whole_segments() {
 
 // Data segments carry the acknowledgment.
 #[test]
-fn data_carries_acknowledgement() {
+fn data_carries_acknowledgment() {
     let mut bench = Bench::new(state());
     bench.input(data(0, b"ping"));
     bench.post(4);
@@ -432,7 +432,7 @@ fn syn_causes_challenge_ack() {
 
 // RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgment of data never sent, or sent long ago.
 #[test]
-fn unacceptable_acknowledgements_are_rejected() {
+fn unacceptable_acknowledgments_are_rejected() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.sent();

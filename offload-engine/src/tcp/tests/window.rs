@@ -98,7 +98,7 @@ fn small_reads_cause_no_small_segments() {
 // RFC 9293 §3.8.6: a retransmission of the peer that acknowledges more also updates the window. The window of a later
 // segment, advertised for less, must not be shifted with SND.UNA.
 #[test]
-fn window_applies_to_its_acknowledgement() {
+fn window_applies_to_its_acknowledgment() {
     let mut bench = Bench::new(state());
     bench.post(3_000);
     bench.sent();

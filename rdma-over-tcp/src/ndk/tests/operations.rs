@@ -539,7 +539,7 @@ pub(super) fn deferred_requests_keep_their_order() {
 
 // Decision 7: small messages complete when TCP has them, large ones when they are acknowledged.
 #[test]
-fn completion_does_not_wait_for_a_delayed_acknowledgement() {
+fn completion_does_not_wait_for_a_delayed_acknowledgment() {
     let mut bench = Bench::new(1);
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);

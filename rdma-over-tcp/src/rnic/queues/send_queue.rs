@@ -268,7 +268,7 @@ impl SendQueue {
     }
 
     /// Returns true if a Send or Write before request `end` waits for its acknowledgment.
-    pub(crate) fn awaits_acknowledgement(&self, end: u64) -> bool {
+    pub(crate) fn awaits_acknowledgment(&self, end: u64) -> bool {
         self.requests
             .range(self.unacknowledged(end))
             .any(|request| request.progress == Progress::Sent && !request.kind.awaits_response())

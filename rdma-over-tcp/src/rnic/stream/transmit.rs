@@ -384,7 +384,7 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
 /// is nothing to segment. A peer may delay that acknowledgment for long.
 fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
-    if qp.sends.awaits_acknowledgement(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
+    if qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
         qp.sends.acknowledge(end);
         qp.stats.tails_copied += 1;
     }

@@ -400,7 +400,7 @@ impl World {
         self.requests.check_answered();
         assert_eq!(self.info().phase, TcpPhase::Closed);
         assert_eq!(self.tcp.poll_timeout(), None, "a closed connection has no timers");
-        self.summarise()
+        self.summarize()
     }
 
     fn abort(&mut self) {
@@ -409,7 +409,7 @@ impl World {
         self.tcp.disconnect(self.now, Disconnect::Abortive, list);
     }
 
-    fn summarise(&self) -> Summary {
+    fn summarize(&self) -> Summary {
         let Info { segs_out, bytes_retrans, timeouts, challenge_acks, .. } = self.info();
         let ended = |end| u64::from(self.end == Some(end));
         Summary {

@@ -32,7 +32,7 @@ impl World {
             let legal = start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed();
             assert!(legal, "{start} is not in [{una} - 1, {}]", self.snd_max);
         }
-        self.check_acknowledgement(transmit);
+        self.check_acknowledgment(transmit);
         self.check_options(transmit);
     }
 
@@ -65,7 +65,7 @@ impl World {
         self.fin_sent |= fin;
     }
 
-    fn check_acknowledgement(&mut self, transmit: &Transmit) {
+    fn check_acknowledgment(&mut self, transmit: &Transmit) {
         let nxt = self.rcv_nxt();
         let expected = SeqNum(self.setup.remote_isn) + nxt as u32;
         assert_eq!(transmit.ack, expected, "the acknowledgment is RCV.NXT");

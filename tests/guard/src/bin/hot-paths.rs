@@ -85,7 +85,7 @@ impl Rounds {
 /// Segments processed by TCP alone, in batches; an operation is one segment, or one ACK.
 fn tcp(name: &str, bytes: usize, counted: Step) {
     let mut ends = Ends::new(bytes);
-    let (mut segments, mut acknowledgements) = (0, 0);
+    let (mut segments, mut acknowledgments) = (0, 0);
     let mut sent: Vec<Transmit> = Vec::with_capacity(BATCH as usize);
     let mut answers: Vec<Transmit> = Vec::with_capacity(BATCH as usize);
     Rounds::run(counted, |round| {
@@ -100,10 +100,10 @@ fn tcp(name: &str, bytes: usize, counted: Step) {
         });
         if round.is_warm {
             segments += sent.len() as u64;
-            acknowledgements += answers.len() as u64;
+            acknowledgments += answers.len() as u64;
         }
     });
-    let operations = if counted == Step::Acknowledge { acknowledgements } else { segments };
+    let operations = if counted == Step::Acknowledge { acknowledgments } else { segments };
     guard_case_ends(name, operations);
 }
 

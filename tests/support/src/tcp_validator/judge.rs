@@ -59,7 +59,7 @@ impl Connection {
         self.sending.advance(time_ns, lag_ns);
         let kind = self.judge_sequence(packet, counts)?;
         self.judge_size(packet, rules)?;
-        let was_idle = self.judge_acknowledgement(packet, agreed, rules)?;
+        let was_idle = self.judge_acknowledgment(packet, agreed, rules)?;
         self.judge_sack(packet, agreed)?;
         self.judge_ecn(time_ns, packet, agreed, kind, lag_ns)?;
         counts.with_sack += u64::from(!packet.sack.is_empty());
@@ -243,7 +243,7 @@ impl Connection {
     }
 
     /// True if the segment acknowledges nothing new and opens no window.
-    fn judge_acknowledgement(
+    fn judge_acknowledgment(
         &mut self,
         packet: &Packet<'_>,
         agreed: Agreed,
@@ -252,10 +252,10 @@ impl Connection {
         let receiving = &mut self.receiving;
         let before = (receiving.acknowledged, receiving.edge);
         let ack = unwrap(before.0, packet.ack.expect("judge_header checks ACK"));
-        ensure(ack >= before.0, Clause::Acknowledgement, || {
+        ensure(ack >= before.0, Clause::Acknowledgment, || {
             format!("{ack}, less than the {} acknowledged before", before.0)
         })?;
-        ensure(ack <= receiving.next, Clause::Acknowledgement, || {
+        ensure(ack <= receiving.next, Clause::Acknowledgment, || {
             format!("{ack}, but only data up to {} was received", receiving.next)
         })?;
         let promise = receiving.promised.around(ack);

@@ -94,7 +94,7 @@ pub enum Clause {
     /// A segment does not exceed the peer's MSS and the link's MTU (RFC 9293 §3.7.1, RFC 6691).
     SegmentSize,
     /// SEG.ACK never decreases and never exceeds the received data (RFC 9293 §3.4).
-    Acknowledgement,
+    Acknowledgment,
     /// The right window edge moves left by less than a unit of the scale (RFC 7323 §2.4), which also verifies
     /// the scale.
     RightEdge,

@@ -373,7 +373,7 @@ fn sequence_numbers() {
 
 // Input that a stack may ignore is not binding: an unacceptable segment, an older one.
 #[test]
-fn nonbinding_acknowledgement_may_be_ignored() {
+fn nonbinding_acknowledgment_may_be_ignored() {
     legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &[7; 100]));
         trace.received(theirs("", 1, 1, b"abc"));
@@ -410,7 +410,7 @@ fn nonbinding_acknowledgement_may_be_ignored() {
         trace.sent(ours("", 1, 1, &[7; 100]));
         trace.monitor.expect_legal("the forged host");
         trace.sent(ours("", 101, 2, &[]));
-        assert_eq!(trace.clauses(), [Clause::Acknowledgement]);
+        assert_eq!(trace.clauses(), [Clause::Acknowledgment]);
     }
 }
 
@@ -518,7 +518,7 @@ fn segment_sizes() {
 
 // RFC 9293 §3.4.
 #[test]
-fn acknowledgements() {
+fn acknowledgments() {
     legal(PLAIN, |trace| {
         trace.received(theirs("", 1, 1, b"abc"));
         trace.sent(ours("", 1, 3, &[]));
@@ -526,14 +526,14 @@ fn acknowledgements() {
         trace.sent(ours("", 1, 5, &[]));
     });
     // Decreasing; beyond the received data; over a gap; the FIN before the data.
-    violates(Clause::Acknowledgement, PLAIN, |trace| {
+    violates(Clause::Acknowledgment, PLAIN, |trace| {
         trace.received(theirs("", 1, 1, b"abc"));
         trace.sent(ours("", 1, 4, &[]));
         trace.sent(ours("", 1, 3, &[]));
     });
     let unseen: [(u32, &'static str, u32); 3] = [(1, "", 5), (2, "", 5), (2, "F", 6)];
     for (seq, flags, ack) in unseen {
-        violates(Clause::Acknowledgement, PLAIN, |trace| {
+        violates(Clause::Acknowledgment, PLAIN, |trace| {
             trace.received(theirs(flags, seq, 1, b"abc"));
             trace.sent(ours("", 1, ack, &[]));
         });

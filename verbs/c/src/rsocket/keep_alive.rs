@@ -68,7 +68,7 @@ impl Service {
     }
 }
 
-/// Sets the interval of keep-alives. `None`: disabled.
+/// Sets the interval of keep-alive probes. `None`: disabled.
 pub(super) fn set(
     descriptor: RawFd,
     socket: &Arc<Socket>,

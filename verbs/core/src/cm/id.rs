@@ -29,7 +29,7 @@ use crate::{
     address,
     device::{Device, OwnerDevice},
     errno::Errno,
-    event_queue::Acknowledgements,
+    event_queue::Acknowledgments,
     process::Registry,
     qp::Qp,
     sync::{OneShot, lock},
@@ -143,7 +143,7 @@ pub struct Id {
     owner: OwnerDevice,
     space: PortSpace,
     inner: Mutex<Inner>,
-    acknowledgements: Acknowledgements,
+    acknowledgments: Acknowledgments,
     /// Program's name: address of its structure.
     name: AtomicUsize,
 }
@@ -193,7 +193,7 @@ impl Id {
             owner: OwnerDevice::of(device),
             space,
             inner: Mutex::new(inner),
-            acknowledgements: Acknowledgements::default(),
+            acknowledgments: Acknowledgments::default(),
             name: AtomicUsize::new(0),
         });
         IDS.enter(&id);
@@ -276,13 +276,13 @@ impl Id {
         self.lock().channel.clone()
     }
 
-    pub(super) const fn acknowledgements(&self) -> &Acknowledgements {
-        &self.acknowledgements
+    pub(super) const fn acknowledgments(&self) -> &Acknowledgments {
+        &self.acknowledgments
     }
 
     /// Counts an acknowledged event.
     pub fn acknowledge(&self) {
-        self.acknowledgements.acknowledged(1);
+        self.acknowledgments.acknowledged(1);
     }
 
     /// Queues an event, unless its owner is destroyed. Returns true if it was queued.
@@ -597,7 +597,7 @@ impl Id {
                 self.close(Key::Connector(connector));
             }
         }
-        self.acknowledgements.wait();
+        self.acknowledgments.wait();
         Ok(())
     }
 }

@@ -35,7 +35,7 @@ fn reordering_opens_reordering_window() {
 
 // Step 3: blocks are sent newest first: blocks missed by a lost acknowledgment are not reordering.
 #[test]
-fn lost_acknowledgement_is_no_reordering() {
+fn lost_acknowledgment_is_no_reordering() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 2)]);
     sack(&mut bench, 0, &[block(7, 9), block(4, 6), block(1, 2)]);
@@ -47,7 +47,7 @@ fn lost_acknowledgement_is_no_reordering() {
 // Step 2: an acknowledgment faster than any RTT is for the original, so it does not mark data sent with the
 // retransmission lost.
 #[test]
-fn fast_acknowledgement_is_for_original() {
+fn fast_acknowledgment_is_for_original() {
     for (after, marks_lost) in [(RTT / 2, false), (RTT, true)] {
         let mut bench = flight(true);
         bench.ack(MSS);

@@ -27,7 +27,7 @@ fn capture_is_parsed_at_any_write_size() {
     let monitor = monitor.lock().unwrap();
     let violations = monitor.violations();
     assert_eq!(violations.len(), 1, "{violations:?}");
-    assert_eq!(violations[0].clause, Clause::Acknowledgement);
+    assert_eq!(violations[0].clause, Clause::Acknowledgment);
     assert_eq!(violations[0].time_ns, trace.now_ms * MS);
 }
 

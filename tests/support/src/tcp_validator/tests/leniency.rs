@@ -39,7 +39,7 @@ fn fin_needs_no_window() {
 
 // RFC 5961 §5.2: a segment with an old acknowledgment may be dropped as a whole, with its mark.
 #[test]
-fn mark_with_old_acknowledgement_may_be_dropped() {
+fn mark_with_old_acknowledgment_may_be_dropped() {
     for (ack, echo, clause) in [
         (100, "", None),
         (100, "E", None),
@@ -83,7 +83,7 @@ fn mark_and_cwr_of_one_instant_may_be_reordered() {
 
 // RFC 9293 §3.10.7.4: only data can be old when processed; a bare acknowledgment counts in any order.
 #[test]
-fn bare_acknowledgements_are_binding_in_any_order() {
+fn bare_acknowledgments_are_binding_in_any_order() {
     for (payload, clause) in [(&b"x"[..], None), (b"", Some(Clause::Sequence))] {
         let mut trace = Trace::of(false, false);
         trace.handshake(PLAIN);

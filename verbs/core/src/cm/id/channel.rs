@@ -114,6 +114,6 @@ impl EventChannel {
     /// # Errors
     /// [`Closed`]: the queue is empty and closed.
     pub fn take(&self) -> Result<Option<Event>, Closed> {
-        self.events.take(|event| event.owner().acknowledgements().taken())
+        self.events.take(|event| event.owner().acknowledgments().taken())
     }
 }
