@@ -2,8 +2,9 @@
 
     python3 terminal.py NAMES SIGNAL COMMAND...
 
-The command runs `rping -c -v` under flue, without an end. NAMES: processes of its group, separated by commas. SIGNAL:
-number of the signal that has stopped it, as the shell reports it. Exits with status 1 if a step takes longer than LIMIT.
+The command runs `rping -c -v` under flue, without an end. NAMES: processes of its group, separated by commas.
+SIGNAL: number of the signal that has stopped it, as the shell reports it. Exits with status 1 if a step takes longer
+than LIMIT.
 """
 
 import os

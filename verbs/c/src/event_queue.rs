@@ -27,8 +27,8 @@ pub(crate) fn unit(descriptor: c_int) -> bool {
     unsafe { c::read(descriptor, (&raw mut count).cast(), 8) == 8 }
 }
 
-/// Returns true if errno is EAGAIN because of a withdrawal, not of the program's settings: the queue `is_blocking`. Then
-/// the caller reads again.
+/// Returns true if errno is EAGAIN because of a withdrawal: the queue `is_blocking`, so the program must not get it.
+/// The caller reads again.
 #[inline(always)]
 pub(crate) fn was_withdrawn(is_blocking: impl FnOnce() -> bool) -> bool {
     // SAFETY: the C library gives each thread a valid place for its errno.

@@ -175,8 +175,8 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(20);
-    /// Time in the gate, in which a fork that does not wait takes place. A thread that took longer than twice that, on a
-    /// busy machine, has proved nothing.
+    /// Time in the gate, in which a fork that does not wait takes place. A run in which a thread took more than twice
+    /// as long, on a busy machine, has no result.
     const HOLD: Duration = GATE_WAIT_MAX.checked_div(4).unwrap();
 
     /// Lock that a thread takes only in the gate.
