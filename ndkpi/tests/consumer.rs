@@ -127,6 +127,14 @@ fn threads_of_callbacks() {
     }
 }
 
+// From the three standard descriptors to enough for a listener and a connect. No sanitizer: it opens files of its own.
+#[test]
+fn calls_without_a_descriptor_left_fail_for_lack_of_resources() {
+    if let Some(program) = compile_with("limits", &[]) {
+        run(&mut timed(&program));
+    }
+}
+
 // Each kind of panic of the library.
 #[test]
 fn panic_ends_the_adapters() {

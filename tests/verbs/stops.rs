@@ -280,3 +280,29 @@ fn stopped_peer_continues_on_nodes() {
         stopped_peer_continues(&Place::nodes());
     }
 }
+
+// The signals of a terminal reach the whole foreground process group: launcher and program. A shell with job control
+// stops, continues and interrupts the job.
+#[test]
+fn terminal_stops_continues_and_interrupts_a_program() {
+    if lacks(NEEDS) || ["rping", "python3"].iter().any(|tool| lacks(&[Need::Tool(tool)])) {
+        return;
+    }
+    let host = machine();
+    let server = Group::start(&host, under_flue("", "rping -s -P -a 127.0.0.1"));
+    let listening = server.wait_for_listener(&host, 7174, LIMIT);
+    assert_eq!(listening, Ok(()), "{}", server.report());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/terminal.py");
+    // The launcher becomes the program. Or it is the front, which a monitor in another process group stops by SIGSTOP.
+    for (options, names, signal) in
+        [("", "rping", Signal::TSTP), ("--verbose", "flue,rping", Signal::STOP)]
+    {
+        let program = under_flue(options, "rping -c -v -a 127.0.0.1 -C 1000000000");
+        let mut terminal = Command::new("python3");
+        terminal.args(["-B", script, names, &signal.as_raw().to_string()]);
+        terminal.arg(program.get_program()).args(program.get_args());
+        let mut terminal = Group::start(&host, terminal);
+        let ended = terminal.wait(LIMIT).map(|status| status.code());
+        assert_eq!(ended, Ok(Some(0)), "{}\n{}", terminal.report(), server.report());
+    }
+}

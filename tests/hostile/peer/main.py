@@ -30,10 +30,11 @@ WARM_UP = 70
 
 
 class Witness:
-    """Well-behaved client that stays connected."""
+    """Well-behaved client that stays connected. `server`: process id, if known."""
 
-    def __init__(self, address):
+    def __init__(self, address, server):
         self.link = Link(address).establish()
+        self.server = server
 
     def ping(self):
         self.link.ping()
@@ -45,7 +46,7 @@ class Witness:
 
 def run(case, address, witness):
     link = Link(address, case.receive_buffer)
-    link.address, link.witness = address, witness
+    link.address, link.server, link.witness = address, witness.server, witness
     try:
         if case.start == "full":
             link.establish(case.private)
@@ -80,7 +81,7 @@ def outcomes(cases, address, witness):
     """Runs cases and yields their lines. Slow cases run first, concurrently, each with its own well-behaved client."""
     slow = [case for case in cases if case.slow]
     with ThreadPoolExecutor(max_workers=max(len(slow), 1)) as threads:
-        yield from threads.map(lambda case: outcome(case, address, Witness(address)), slow)
+        yield from threads.map(lambda case: outcome(case, address, Witness(address, witness.server)), slow)
     for case in cases:
         if not case.slow:
             yield outcome(case, address, witness)
@@ -128,7 +129,7 @@ def main():
         parser.error("HOST:PORT of the server is missing")
     host, port = options.server.rsplit(":", 1)
     address = (host, int(port))
-    witness = Witness(address)
+    witness = Witness(address, options.pid)
     witness.ping()
     before = None
     if options.pid and not options.only:

@@ -1,9 +1,10 @@
 """Frames that kernel TCP would not send: from stations that do not exist, over IPv4 and IPv6."""
 
 import contextlib
+import os
+import signal
 import socket
 import struct
-import threading
 import time
 
 ETHERNET = struct.Struct("!6s6sH")
@@ -118,22 +119,23 @@ class Raw:
 
     @contextlib.contextmanager
     def flood(self, make, per_second):
-        """Sends frames in the background."""
-        over = threading.Event()
-
-        def run():
-            number, began = 0, time.monotonic()
-            while not over.is_set():
-                for _ in range(BURST):
-                    self.send(make(number))
-                    number += 1
-                over.wait(max(began + number / per_second - time.monotonic(), 0))
-
-        thread = threading.Thread(target=run)
-        thread.start()
+        """Sends frames in the background: in a process, so that it does not hold the interpreter's lock of this one."""
+        process = os.fork()
+        if process == 0:
+            # It also ends with its parent.
+            parent = os.getppid()
+            try:
+                number, began = 0, time.monotonic()
+                while os.getppid() == parent:
+                    for _ in range(BURST):
+                        self.send(make(number))
+                        number += 1
+                    time.sleep(max(began + number / per_second - time.monotonic(), 0))
+            finally:
+                os._exit(1)
         try:
             yield
         finally:
-            over.set()
-            thread.join()
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
             self.socket.close()

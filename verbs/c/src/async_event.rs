@@ -47,9 +47,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     loop {
         if !event_queue::unit(descriptor) {
             // SAFETY: as above.
-            let is_ours = event_queue::would_block()
-                && unsafe { context::events(context) }.is_ok_and(|events| events.is_blocking());
-            if !is_ours {
+            let is_blocking =
+                || unsafe { context::events(context) }.is_ok_and(|it| it.is_blocking());
+            if !event_queue::was_withdrawn(is_blocking) {
                 return -1;
             }
             continue;

@@ -211,10 +211,11 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     loop {
         if !event_queue::unit(descriptor) {
             // SAFETY: as above.
-            let is_ours = event_queue::would_block()
-                && unsafe { CompChannelObject::of(channel) }
-                    .is_ok_and(|channel| channel.events().is_blocking());
-            if !is_ours {
+            let is_blocking = || {
+                unsafe { CompChannelObject::of(channel) }
+                    .is_ok_and(|channel| channel.events().is_blocking())
+            };
+            if !event_queue::was_withdrawn(is_blocking) {
                 return -1;
             }
             continue;

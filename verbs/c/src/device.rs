@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
 }
 
 pub(crate) extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
-    guid()
+    guard::value(guid, 0)
 }
 
 pub(crate) extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {

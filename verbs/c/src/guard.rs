@@ -132,6 +132,12 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
     })
 }
 
+/// For functions that return a value and cannot fail: also after a panic. `otherwise`: value after a panic of the body.
+#[inline(always)]
+pub(crate) fn value<T: Copy>(body: impl FnOnce() -> T, otherwise: T) -> T {
+    run_always(|| Ok(body())).unwrap_or(otherwise)
+}
+
 /// For functions that return nothing and cannot fail.
 #[inline(always)]
 pub(crate) fn nothing(body: impl FnOnce()) {
@@ -194,5 +200,7 @@ mod tests {
         assert_eq!(done(|| Ok(())), -1);
         assert_eq!(errno(), libc::EIO);
         assert_eq!(event(|| Ok(3)), 3);
+        assert_eq!(value(|| 4, 0), 4);
+        assert_eq!(value(|| panic!("a bug"), 5), 5);
     }
 }

@@ -159,3 +159,102 @@ fn watch() {
     // Without the thread, a child that calls the library still takes its objects over.
     let _ = thread::start("flue-inherit", run);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Barrier, Mutex,
+            atomic::{AtomicBool, Ordering},
+        },
+        thread,
+    };
+
+    use flue_verbs_core::process::GATE_WAIT_MAX;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+    /// Time in the gate, in which a fork that does not wait takes place. A run in which a thread took more than twice
+    /// as long, on a busy machine, has no result.
+    const HOLD: Duration = GATE_WAIT_MAX.checked_div(4).unwrap();
+
+    /// Lock that a thread takes only in the gate.
+    static LOCK: Mutex<()> = Mutex::new(());
+
+    /// Forks. The child calls `run` and exits with the result, which is returned.
+    fn fork(run: fn() -> i32, forked: impl FnOnce()) -> i32 {
+        let mut status = 0;
+        // SAFETY: the child calls functions that take no lock of another thread, and does not return.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(run());
+            }
+            forked();
+            assert!(child > 0);
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        libc::WEXITSTATUS(status)
+    }
+
+    const LOCK_IS_HELD: i32 = 1;
+    const GATE_IS_CLOSED: i32 = 2;
+
+    /// Child: takes the lock, and enters the gate.
+    fn enter_both() -> i32 {
+        let lock_is_held = LOCK.try_lock().is_err();
+        let since = Instant::now();
+        drop(ForkGate::enter());
+        let gate_is_closed = since.elapsed() >= GATE_WAIT_MAX;
+        i32::from(lock_is_held) * LOCK_IS_HELD + i32::from(gate_is_closed) * GATE_IS_CLOSED
+    }
+
+    /// One thread is in the gate and holds the lock, while another one forks. Returns the child's result, or `None` if
+    /// the thread was in the gate for too long.
+    fn fork_beside_a_thread_in_the_gate() -> Option<i32> {
+        let (entered, has_forked) = (Barrier::new(2), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let gate = ForkGate::enter();
+                let since = Instant::now();
+                let locked = LOCK.lock().expect("no test panics with it");
+                entered.wait();
+                while since.elapsed() < HOLD && !has_forked.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                let was_forked_meanwhile = has_forked.load(Ordering::Acquire);
+                drop(locked);
+                let time = since.elapsed();
+                drop(gate);
+                assert!(time > 2 * HOLD || !was_forked_meanwhile, "a fork has not waited");
+                time <= 2 * HOLD
+            });
+            entered.wait();
+            let found = fork(enter_both, || has_forked.store(true, Ordering::Release));
+            inside.join().expect("the fork waits").then_some(found)
+        })
+    }
+
+    // The bound is for a signal handler that forks, of a thread in the gate.
+    #[test]
+    fn fork_waits_for_a_thread_in_the_gate_but_not_for_itself() {
+        install_fork_handler(|| Err(Errno(libc::ENODEV))).expect("memory for the handlers");
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match fork_beside_a_thread_in_the_gate() {
+                Some(0) => break,
+                Some(found) => assert_eq!(found & LOCK_IS_HELD, 0, "fork with the lock held"),
+                None => {}
+            }
+            assert!(Instant::now() < deadline, "the gate is closed in the child");
+        }
+
+        let gate = ForkGate::enter();
+        let since = Instant::now();
+        assert_eq!(fork(|| 0, || ()), 0);
+        assert!(since.elapsed() >= GATE_WAIT_MAX);
+        drop(gate);
+    }
+}

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 
 static int failures;
 #define CHECK(what) do { if (!(what)) { failures++; printf("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); } } while (0)
@@ -312,45 +313,101 @@ static void interruptions(void)
 	fcntl(channel->fd, F_SETFL, flags);
 }
 
-/* Calls without end, in a thread that can be cancelled at any instruction, as those of iperf3 can. */
-static void *query_for_ever(void *context)
+/* Calls without end, in threads that can be canceled at any instruction, as those of iperf3 can. */
+static int endless_socket;
+static struct rdma_event_channel *endless_channel, *destroyed_channel;
+
+static void query_port(void)
 {
 	struct ibv_port_attr port;
-	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
-	for (;;) ibv_query_port(context, 1, &port);
-	return NULL;
+	ibv_query_port(client.id->verbs, 1, &port);
 }
 
-static void *query_socket_for_ever(void *descriptor)
+static void query_socket(void)
 {
 	int value;
-	socklen_t length;
+	socklen_t length = sizeof value;
+	rgetsockopt(endless_socket, SOL_SOCKET, SO_RCVBUF, &value, &length);
+}
+
+static void query_guid(void) { (void)ibv_get_device_guid(client.id->verbs->device); }
+
+static void read_event(void)
+{
+	struct rdma_cm_event *event;
+	rdma_get_cm_event(endless_channel, &event);
+}
+
+/* Blocks for a while. */
+static void read_destroyed(void)
+{
+	struct rdma_cm_event *event;
+	rdma_get_cm_event(destroyed_channel, &event);
+}
+
+static void read_completion_event(void)
+{
+	struct ibv_cq *cq;
+	void *context;
+	ibv_get_cq_event(client.id->send_cq_channel, &cq, &context);
+}
+
+static void read_async_event(void)
+{
+	struct ibv_async_event event;
+	ibv_get_async_event(client.id->verbs, &event);
+}
+
+static void (*const endless[])(void) = { query_port, query_socket, query_guid, read_event, read_destroyed,
+	read_completion_event, read_async_event };
+enum { ENDLESS = sizeof endless / sizeof *endless };
+
+/* Calls that have begun. */
+static volatile int begun;
+
+static void *call_for_ever(void *call)
+{
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
 	for (;;) {
-		length = sizeof value;
-		rgetsockopt(*(int *)descriptor, SOL_SOCKET, SO_RCVBUF, &value, &length);
+		begun++;
+		(*(void (*const *)(void))call)();
 	}
 	return NULL;
 }
 
 static void asynchronous_cancellations(void)
 {
-	int descriptor = rsocket(AF_INET, SOCK_STREAM, 0), cancelled = 0;
-	CHECK(descriptor >= 0);
-	for (int round = 0; round < 200; round++) {
-		pthread_t threads[2];
-		void *result;
-		pthread_create(&threads[0], NULL, query_for_ever, client.id->verbs);
-		pthread_create(&threads[1], NULL, query_socket_for_ever, &descriptor);
-		for (volatile int spin = round * 100; spin > 0; spin--) {}
-		for (int at = 0; at < 2; at++) {
-			pthread_cancel(threads[at]);
-			pthread_join(threads[at], &result);
-			cancelled += result == PTHREAD_CANCELED;
-		}
+	enum { ROUNDS = 60 };
+	int cancelled = 0;
+	endless_socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	endless_channel = rdma_create_event_channel();
+	destroyed_channel = rdma_create_event_channel();
+	CHECK(endless_socket >= 0 && endless_channel && destroyed_channel);
+	rdma_destroy_event_channel(destroyed_channel);
+	int descriptors[] = { endless_channel->fd, client.id->send_cq_channel->fd, client.id->verbs->async_fd }, flags[3];
+	for (int at = 0; at < 3; at++) {
+		flags[at] = fcntl(descriptors[at], F_GETFL);
+		fcntl(descriptors[at], F_SETFL, flags[at] | O_NONBLOCK);
 	}
-	CHECK(cancelled == 400);
-	CHECK(rclose(descriptor) == 0);
+	for (int round = 0; round < ROUNDS * ENDLESS; round++) {
+		pthread_t thread;
+		void *result;
+		begun = 0;
+		pthread_create(&thread, NULL, call_for_ever, (void *)&endless[round % ENDLESS]);
+		while (begun == 0) sched_yield();
+		for (volatile int spin = round * 20; spin > 0; spin--) {}
+		pthread_cancel(thread);
+		pthread_join(thread, &result);
+		cancelled += result == PTHREAD_CANCELED;
+	}
+	CHECK(cancelled == ROUNDS * ENDLESS);
+	/* No canceled thread holds a lock. */
+	for (int at = 0; at < ENDLESS; at++)
+		if (endless[at] != read_destroyed) endless[at]();
+	for (int at = 0; at < 3; at++)
+		fcntl(descriptors[at], F_SETFL, flags[at]);
+	rdma_destroy_event_channel(endless_channel);
+	CHECK(rclose(endless_socket) == 0);
 }
 
 static void notifications(void)

@@ -19,7 +19,7 @@ pub const GENERATIONS_MAX: usize = 64;
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Maximum time to wait for the gate.
-const GATE_WAIT_MAX: Duration = Duration::from_millis(100);
+pub const GATE_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// True while a [`ForkGate`] exists.
 static GATE: AtomicBool = AtomicBool::new(false);
@@ -32,7 +32,8 @@ pub struct ForkGate(());
 impl ForkGate {
     /// Enters the gate, for microseconds. After [`GATE_WAIT_MAX`] it enters anyway: a signal handler that forks
     /// may have interrupted the thread in the gate.
-    pub(crate) fn enter() -> Self {
+    #[must_use]
+    pub fn enter() -> Self {
         let since = Instant::now();
         while GATE.swap(true, Ordering::Acquire) && since.elapsed() < GATE_WAIT_MAX {
             thread::yield_now();

@@ -93,6 +93,20 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 /// Maximum time for which [`fail`] blocks in a process that does not exit.
 const OUTLAST_MAX: Duration = Duration::from_secs(1);
 
+/// Returns true if another thread has destroyed the channel.
+///
+/// # Safety
+/// As for [`events`].
+unsafe fn is_destroyed_by_other(channel: *mut rdma_event_channel) -> bool {
+    // SAFETY: as for the caller.
+    unsafe { EventChannelObject::of(channel) }.is_ok_and(|own| {
+        match *own.lock().unwrap_or_else(PoisonError::into_inner) {
+            ChannelState::Destroyed(by) => by != thread::current().id(),
+            ChannelState::Open(_) => false,
+        }
+    })
+}
+
 /// Returns -1 with errno unchanged. If another thread has destroyed the channel, it blocks before: the kernel does not
 /// wake a reader whose descriptor is closed, so programs exit with that thread blocked. A later call must not return
 /// either: rping exits on its error, with another status than that of its main thread.
@@ -103,16 +117,12 @@ unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
     // SAFETY: the C library returns a valid pointer to the errno of the thread.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: as for the caller.
-    let is_held = unsafe { EventChannelObject::of(channel) }.is_ok_and(|own| {
-        match *own.lock().unwrap_or_else(PoisonError::into_inner) {
-            ChannelState::Destroyed(by) => by != thread::current().id(),
-            ChannelState::Open(_) => false,
+    let since = guard::value(|| unsafe { is_destroyed_by_other(channel) }.then(Instant::now), None);
+    if let Some(since) = since {
+        // The channel's object may be freed meanwhile.
+        while guard::value(|| since.elapsed() < OUTLAST_MAX || config::is_ending(), false) {
+            event_queue::pause();
         }
-    });
-    let since = Instant::now();
-    while is_held && (since.elapsed() < OUTLAST_MAX || config::is_ending()) {
-        // Unlike `sleep`, not a cancellation point. It may return early.
-        thread::park_timeout(OUTLAST_MAX);
     }
     guard::set_errno(Errno(errno));
     -1
@@ -143,9 +153,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     loop {
         if !event_queue::unit(descriptor) {
             // SAFETY: as above.
-            let is_ours = event_queue::would_block()
-                && unsafe { events(channel) }.is_ok_and(|channel| channel.events().is_blocking());
-            if is_ours {
+            let is_blocking =
+                || unsafe { events(channel) }.is_ok_and(|it| it.events().is_blocking());
+            if event_queue::was_withdrawn(is_blocking) {
                 continue;
             }
             // SAFETY: as above.
