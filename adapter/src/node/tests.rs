@@ -96,7 +96,7 @@ fn each_limit_is_named() {
     refused("--receive-window 4095", &["--receive-window", "4096..=1073741824"]);
     refused("--seed=-1", &["--seed"]);
     let nine: String = (1..=9).map(|host| format!("--addr 10.0.0.{host}/24 ")).collect();
-    refused(&nine, &["--addr", "at most 8"]);
+    refused(&nine, &["--addr", "expected at most 8"]);
 }
 
 #[test]

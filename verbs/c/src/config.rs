@@ -178,7 +178,7 @@ pub(crate) fn interface() -> Interface {
 pub(crate) fn device() -> Result<&'static Device, Errno> {
     start().inspect_err(|error| {
         if let (Errno(libc::EBUSY), Some(node)) = (error, settings().transport().node()) {
-            tracing::error!("TAP {}: another process has the node", node.tap);
+            tracing::error!("TAP {}: in use by another process", node.tap);
         }
     })
 }
