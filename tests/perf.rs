@@ -45,7 +45,7 @@ impl CommandOutput {
     }
 
     fn error(&self) -> String {
-        self.document()["error"].as_str().expect("an error in the document").to_owned()
+        self.document()["error"]["message"].as_str().expect("an error in the document").to_owned()
     }
 }
 
@@ -111,7 +111,7 @@ fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
     let document = said.document();
     assert_eq!(said.status, 0, "{}", said.out);
     server.expect_exit(0, LIMIT);
-    assert_eq!(document["schema"], "flue-perf/1");
+    assert_eq!(document["schema"], "flue.perf/1");
     assert_eq!(document["role"], "client");
     assert_eq!(document["error"], Value::Null);
     let results = document["results"].as_array().expect("a list").clone();
@@ -374,7 +374,7 @@ fn nobody_sleeps_on_the_last_bytes() {
     };
     let within_kernel = |connections: u32| {
         let mut server = bench.kernel_server("tcp-bw -1");
-        let client = format!("{work} -q {connections} --stack kernel 127.0.0.1");
+        let client = format!("{work} --connections {connections} --stack kernel 127.0.0.1");
         judged(&mut server, &bench.client(&bench.kernel, &client))
     };
     for (name, run) in [
@@ -600,7 +600,7 @@ fn a_client_that_dies_is_not_the_servers_end() {
     // On a node, the connection's stack is part of the killed process, so nothing is sent to the peer.
     let mut server = bench.node_server("write-bw");
     kill(bench.switch.namespace(), &format!("write-bw --interval 0.1 -D 600 {CLIENT}"));
-    server.expect_line("nothing has come from the peer", LIMIT);
+    server.expect_line("peer: no data for", LIMIT);
     assert_eq!(bench.node_client("write-bw -n 10").status, 0);
     server.signal(Signal::TERM);
     server.expect_exit(1, START);

@@ -99,7 +99,7 @@ impl Cell {
         self.check(&run);
         let names = ["TcpExtTCPTimeouts", "TcpExtTCPLossProbes", "TcpExtTCPFastRetrans"];
         let counts = names.map(|name| left.counter(name));
-        run.log(&format!("kernel, seed {seed}: time-outs, probes, fast retransmits {counts:?}"));
+        run.log(&format!("kernel, seed {seed}: timeouts, probes, fast retransmits {counts:?}"));
         run
     }
 
@@ -170,7 +170,7 @@ fn said(info: &Info) -> String {
     let Info { rtt, snd_cwnd, snd_ssthresh, snd_wnd, timeouts, fast_retransmits, .. } = info;
     format!(
         "rtt {rtt:.1?}, cwnd {snd_cwnd}, ssthresh {snd_ssthresh:?}, peer's window {snd_wnd}, \
-         {timeouts} time-outs, {fast_retransmits} recoveries"
+         {timeouts} timeouts, {fast_retransmits} recoveries"
     )
 }
 
@@ -192,7 +192,7 @@ impl Run {
     fn log(&self, said: &str) {
         let Self { mbit, queue_full, unfetched, late, lost, .. } = self;
         println!(
-            "    {mbit:.1} Mbit/s; wire: {lost} lost, {queue_full} queue full, {unfetched} not fetched, \
+            "    {mbit:.1} Mbit/s; wire: {lost} dropped, {queue_full} queue full, {unfetched} TAP drops, \
              late {late:.1?}; {said}"
         );
     }

@@ -208,7 +208,7 @@ fn one_process_has_the_node() {
     plant.listens(&server);
     // The exiting process may still hold the listener for a moment: a connect is repeated.
     let said = fs::read_to_string(&log).expect("a log");
-    assert!(said.contains("another process has the node"), "{said}");
+    assert!(said.contains("in use by another process"), "{said}");
 }
 
 #[test]

@@ -72,11 +72,11 @@ fn invalid_options_are_rejected() {
         assert!(text.contains(word), "{line}: {word:?} is not in {text}");
     }
     for (line, word) in [
-        ("write-lat -b", "-b: not with write-lat"),
-        ("write-bw -R", "-R: not with write-bw"),
-        ("tcp-rr -q 2", "-q"),
-        ("atomic-lat -b", "-b: not with atomic-lat"),
-        ("atomic-bw -s 16", "-s and -a: not with atomic-bw"),
+        ("write-lat -b", "-b: not supported by write-lat"),
+        ("write-bw -R", "-R: not supported by write-bw"),
+        ("tcp-rr -P 2", "--connections above 1"),
+        ("atomic-lat -b", "-b: not supported by atomic-lat"),
+        ("atomic-bw -s 16", "-s and -a: not supported by atomic-bw"),
         ("write-imm-bw --stack smoltcp", "--stack"),
         ("connect-rate -s 2", "-s"),
         ("write-bw --stack smoltcp", "--stack"),
@@ -100,9 +100,9 @@ fn server_validates_client_parameters() {
         assert!(failure.message.contains(word), "{word}: {failure}");
     };
     bad(&|parameters| parameters.kind = Kind::ReadBw, "read-bw");
-    bad(&|parameters| parameters.connections = 0, "connections: 0");
-    bad(&|parameters| parameters.connections = 1025, "above 1024");
-    bad(&|parameters| parameters.depth = u32::MAX, "above 16384");
-    bad(&|parameters| parameters.post_list = 65, "above 64");
-    bad(&|parameters| parameters.size_max_bytes = u64::MAX, "above 67108864");
+    bad(&|parameters| parameters.connections = 0, "connections 0, expected 1 to 1024");
+    bad(&|parameters| parameters.connections = 1025, "connections 1025, expected 1 to 1024");
+    bad(&|parameters| parameters.depth = u32::MAX, "expected 1 to 16384");
+    bad(&|parameters| parameters.post_list = 65, "expected 1 to 64");
+    bad(&|parameters| parameters.size_max_bytes = u64::MAX, "expected 1 to 67108864");
 }
