@@ -456,7 +456,10 @@ fn what_queues_cannot_be_had_with_is_said() {
     for (line, words) in [
         ("write-bw --queues 17", "1..=16"),
         ("write-bw --queues 0", "1..=16"),
-        ("tcp-bw --stack kernel --queues 2 10.0.0.1", "--queues 2: not with --stack kernel"),
+        (
+            "tcp-bw --stack kernel --queues 2 10.0.0.1",
+            "--queues 2: not supported with --stack kernel",
+        ),
         ("write-bw --queues 2 --progress manual --wait block 10.0.0.1", "--wait block"),
         ("write-bw --queues 2 --progress manual --rate 1gbit 10.0.0.1", "--rate"),
     ] {

@@ -85,10 +85,10 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
 
 /// Compare flue with kernel TCP, libfabric, UCX, iperf3 and smoltcp
 ///
-/// Runs in network namespaces of its own: one with a bridge for the TAPs of nodes, and two joined by a veth pair for the
-/// peers. Each round measures every contestant once, so that other load on the machine affects all of them. The medians
-/// of the rounds are compared. Peers that are not installed are skipped, and their packages are printed. Everything is
-/// removed, also on Ctrl-C.
+/// Runs in network namespaces of its own: one with a bridge for the TAPs of nodes, and two joined by a veth pair for
+/// the peers. Each round measures every contestant once, so that other load on the machine affects all of them. The
+/// medians of the rounds are compared. Peers that are not installed are skipped, and their packages are printed.
+/// Everything is removed, also on Ctrl-C.
 ///
 /// Requires what "flue doctor" checks. Other load on the machine lowers the figures; it changes the ratios less. A full
 /// run takes about 15 minutes, --only goals about half of that, and up to twice as long on a virtual machine that is

@@ -103,7 +103,7 @@ mod tests {
     fn absent_node_is_named() {
         let failure = check_tun_at(Path::new("/dev/net/no-such-node")).unwrap_err();
         assert_eq!(failure.cause, Cause::Prerequisite);
-        assert!(failure.message.contains("/dev/net/no-such-node does not exist"), "{failure}");
+        assert!(failure.message.contains("/dev/net/no-such-node: not found"), "{failure}");
         assert!(failure.hint.unwrap().contains("modprobe tun"));
     }
 

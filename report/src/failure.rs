@@ -6,7 +6,8 @@ use std::fmt;
 use flue_network::{Cause, NetError};
 use serde::{Deserialize, Serialize};
 
-use crate::stdout::BROKEN_PIPE_STATUS;
+/// Exit status of a command whose standard output is a broken pipe, as a shell reports it after SIGPIPE.
+pub const BROKEN_PIPE_STATUS: u8 = 128 + 13;
 
 /// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

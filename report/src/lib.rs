@@ -26,8 +26,8 @@ pub fn schema(name: &str) -> String {
     format!("flue.{name}/{SCHEMA_VERSION}")
 }
 
-/// A document: the keys that all documents have, then those of the body. All keys are always present; unknown values are
-/// null.
+/// A document: the keys that all documents have, then those of the body. All keys are always present; unknown values
+/// are null.
 #[derive(Serialize, Debug)]
 pub struct Document<'a, B> {
     /// [`schema`].

@@ -239,9 +239,9 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         (config.a_to_b.on_a_link(config.seed), config.b_to_a.on_a_link(config.seed));
     let wire = offload_engine::link::Wire::new(a.take_link(), b.take_link(), a_to_b, b_to_a)
         .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
-    console.step(format_args!("connected: {} and {}", a.describe(), b.describe()));
+    console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
     // With `--json`, -v makes this event available to a caller that waits for readiness.
-    tracing::info!("connected");
+    tracing::info!("joined");
     let mut run = pump::Run::new(wire, stop)?;
     let ended = run.until_stopped(&config, console);
     report::summary(&run.wire, run.elapsed(), [a.dropped(), b.dropped()], console);

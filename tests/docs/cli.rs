@@ -134,7 +134,8 @@ fn page() -> String {
     let mut page = String::from(
         "# Command line\n\n<!-- Generated: FLUE_BLESS=1 cargo test --test docs reference -->\n\n\
          `flue help COMMAND` prints the same text, `flue COMMAND -h` one line per option. Options that several \
-         commands share are in [one section](#shared-options). `-q` is `--quiet` in every command.\n\n| Command | Purpose |\n|---|---|\n",
+         commands share are in [one section](#shared-options). `-q` is `--quiet` in every command.\n\n\
+         | Command | Purpose |\n|---|---|\n",
     );
     for (command, _) in &commands {
         let name = command.get_name();

@@ -165,7 +165,7 @@ fn chimney_options_are_checked_and_printed() {
     assert!(
         text.contains(
             "chimney: auto after 1 bytes or 5 s, ports 80, 443; \
-             optional uploads: low-activity, small-io, rest 0 s; capacity tcp=2\n"
+             optional uploads: low-activity, small-io, hold-down 0 s; capacity tcp=2\n"
         ),
         "{text}"
     );
@@ -180,7 +180,7 @@ fn limits_are_checked_for_programs() {
     let day = ChimneyOptions { offload_holddown_s: 86_401, ..ChimneyOptions::default() };
     let ages = ChimneyOptions { offload_after_age_s: Some(0), ..ChimneyOptions::default() };
     for (options, word) in [
-        (NodeOptions { mtu_bytes: 1279, ..base.clone() }, "--mtu 1279: not within 1280..=65521"),
+        (NodeOptions { mtu_bytes: 1279, ..base.clone() }, "--mtu 1279: expected 1280..=65521"),
         (NodeOptions { txqueuelen: Some(0), ..base.clone() }, "--txqueuelen 0"),
         (NodeOptions { queues: 0, ..base.clone() }, "--queues 0"),
         (NodeOptions { queues: 17, ..base.clone() }, "--queues 17"),

@@ -26,7 +26,8 @@ fn bandwidth_document_has_all_keys() {
     let outcome = Outcome::bandwidth(MEASURED, json!({ "mtu_bytes": 1500 }));
     let document = parsed(&document("tap-bw", &outcome));
     let expected = json!({
-        "schema": "flue.baseline/1", "ok": true, "exit_status": 0, "error": null, "kind": "tap-bw", "value": 16e6, "unit": "bps",
+        "schema": "flue.baseline/1", "ok": true, "exit_status": 0, "error": null,
+        "kind": "tap-bw", "value": 16e6, "unit": "bps",
         "samples": null, "latency_ns": null, "cpu": { "user_seconds": 0.25, "system_seconds": 0.5 },
         "bytes": 1_000_000, "seconds": 0.5, "detail": { "mtu_bytes": 1500 },
     });

@@ -348,6 +348,6 @@ mod tests {
         let octets = Message::refusal(&"\u{1}".repeat(5000)).encode();
         assert!(octets.len() <= MESSAGE_BYTES_MAX, "{}", octets.len());
         let failure = Message::decode(&Message::refusal("busy").encode()).unwrap_err();
-        assert_eq!(failure.message, "the peer refuses: busy");
+        assert_eq!(failure.message, "peer: refused: busy");
     }
 }

@@ -22,7 +22,7 @@ fn plan(line: &str) -> Plan {
 
 #[test]
 fn options_of_perftest_are_accepted() {
-    let plan = plan("write-bw -s 1M -n 5000 -q 4 -t 64 -b -p 7000 10.0.0.1");
+    let plan = plan("write-bw -s 1M -n 5000 --qp 4 -t 64 -b -p 7000 10.0.0.1");
     assert_eq!(plan.remote, Some("10.0.0.1:7000".parse().unwrap()));
     assert_eq!(plan.sizes, [1 << 20]);
     assert_eq!(plan.bound, Bound::Iterations(5000));
@@ -61,7 +61,7 @@ fn invalid_options_are_rejected() {
         ("write-bw -s 0", "64 MiB"),
         ("write-bw -s 1K -a", "cannot be used with"),
         ("write-bw -n 1 -D 1", "cannot be used with"),
-        ("write-bw -q 1025", "1..=1024"),
+        ("write-bw -P 1025", "1..=1024"),
         ("write-bw -t 16385", "1..=16384"),
         ("write-bw --post-list 65", "1..=64"),
         ("tcp-bw -R -b", "cannot be used with"),

@@ -133,7 +133,7 @@ fn invalid_filter_is_reported() {
         assert!(failure.message.contains(word), "{text}: {word:?} is not in {failure}");
     }
     let deep = "( ".repeat(DEPTH_MAX + 1);
-    assert!(parse(&deep).unwrap_err().message.contains("deeper than 32"));
+    assert!(parse(&deep).unwrap_err().message.contains("at most 32 levels"));
 }
 
 proptest! {
