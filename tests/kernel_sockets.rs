@@ -115,7 +115,7 @@ fn perf_of_each_kind() {
     }
     let host = machine();
     for (kind, options) in [
-        ("write-bw", "-s 1M -n 200 -q 4"),
+        ("write-bw", "-s 1M -n 200 -P 4"),
         ("read-bw", "-s 64K -n 500 -b"),
         ("send-bw", "-s 64 -n 20000"),
         ("write-lat", "-n 500"),

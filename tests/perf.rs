@@ -190,10 +190,10 @@ fn atomics_and_immediate_data() {
     let bench = Bench::new();
     for (kind, more) in [
         ("write-imm-bw", "-n 700 -s 3000"),
-        ("write-imm-bw", "-n 900 -s 100 -q 5 -b -t 16 --post-list 3"),
+        ("write-imm-bw", "-n 900 -s 100 -P 5 -b -t 16 --post-list 3"),
         ("atomic-bw", "-n 3000"),
-        ("atomic-bw", "-n 3000 -q 4 -t 200"),
-        ("atomic-bw", "-n 500 -q 3 -b"),
+        ("atomic-bw", "-n 3000 -P 4 -t 200"),
+        ("atomic-bw", "-n 500 -P 3 -b"),
         ("atomic-lat", "-n 300"),
     ] {
         for node in ["--progress manual", "", "--queues 2"] {
@@ -272,12 +272,12 @@ fn several_connections_both_ways() {
     }
     let bench = Bench::new();
     for kind in ["write-bw", "read-bw", "send-bw"] {
-        let client = format!("{kind} -q 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
+        let client = format!("{kind} -P 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
         let results = bench.run(&format!("{kind} --progress manual"), &client);
         assert_eq!(results[0]["iterations"], 1800, "iterations of both directions");
         assert_eq!(results[0]["verified"], true);
     }
-    let results = bench.run("tcp-bw", "tcp-bw -q 3 -b -n 300 -s 2000");
+    let results = bench.run("tcp-bw", "tcp-bw -P 3 -b -n 300 -s 2000");
     assert_eq!(results[0]["iterations"], 600);
 }
 
@@ -404,7 +404,7 @@ fn connections_are_spread_over_queues() {
             let server = format!("{kind} --queues 2 {how} -1 --json {SERVER}");
             let server = command(FLUE, &format!("perf {server}"));
             let mut server = Process::start(bench.switch.namespace(), server, Output::Bytes);
-            let line = format!("{kind} --queues 2 -q 4 -n 800 -s 20000 -O 0.02 -b {how}");
+            let line = format!("{kind} --queues 2 -P 4 -n 800 -s 20000 -O 0.02 -b {how}");
             let said = bench.node_client_of_silent(&line);
             assert_eq!(said.status, 0, "{}", said.out);
             let mut out = String::new();
@@ -442,8 +442,8 @@ fn any_number_of_queues_meets_any_other() {
             ("read-lat", "-n 50"),
             ("tcp-rr", "-n 50"),
             ("connect-rate", "-n 10"),
-            ("send-bw", "-q 5 -n 300 -s 100"),
-            ("write-bw", "-q 7 -n 300 -s 100 -b"),
+            ("send-bw", "-P 5 -n 300 -s 100"),
+            ("write-bw", "-P 7 -n 300 -s 100 -b"),
         ] {
             let server = format!("{kind} --queues {server}");
             bench.run(&server, &format!("{kind} {more} --queues {client} -O 0"));

@@ -205,7 +205,7 @@ mod tests {
             (Settings { apparmor_restrict: Some(1), ..OPEN }, Errno::PERM, APPARMOR_RESTRICT),
             (Settings { has_user_namespaces: false, ..OPEN }, Errno::INVAL, "CONFIG_USER_NS"),
             (OPEN, Errno::PERM, "seccomp"),
-            (OPEN, Errno::USERS, "limit"),
+            (OPEN, Errno::USERS, "raise /proc/sys/user"),
         ];
         for (settings, errno, word) in cases {
             let text = message(errno, true, settings);

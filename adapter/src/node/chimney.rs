@@ -169,7 +169,7 @@ pub struct ChimneyOptions {
     /// Limit the target: tcp, path, neighbor, ip, send, receive, window
     ///
     /// tcp, path, neighbor and ip count objects; send, receive and window are bytes. A further offload is refused with
-    /// the status of its limit. Default: docs/reference/limits.md.
+    /// the status of its limit. Defaults: docs/reference/chimney.md.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "KIND=N,…", default_value_t, hide_default_value = true)
@@ -262,11 +262,11 @@ mod tests {
         assert_eq!("".parse(), Ok(Capacity::default()));
         assert_eq!(Capacity::default().to_string(), "");
         for (text, word) in [
-            ("objects=1", "none of tcp, path"),
-            ("tcp", "not tcp=NUMBER"),
+            ("objects=1", "expected one of tcp, path"),
+            ("tcp", "expected tcp=N"),
             ("tcp=x", "tcp=x"),
             ("tcp=-1", "tcp=-1"),
-            ("tcp=1,tcp=2", "twice"),
+            ("tcp=1,tcp=2", "duplicate"),
             ("sockets=1", "sockets"),
         ] {
             let error = text.parse::<Capacity>().unwrap_err();

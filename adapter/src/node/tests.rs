@@ -83,9 +83,9 @@ fn each_limit_is_named() {
     refused("--delay 11s", &["--delay", "10s"]);
     refused("--rate 10", &["--rate", "1kbit"]);
     refused("--addr 10.0.0.1", &["--addr", "prefix length"]);
-    refused("--addr 10.0.0.1/24 --addr 10.0.0.1/16", &["--addr", "twice"]);
+    refused("--addr 10.0.0.1/24 --addr 10.0.0.1/16", &["--addr", "duplicate"]);
     refused("--gateway 10.78.0.1", &["--gateway", "--addr"]);
-    refused("--gateway 10.77.0.2", &["--gateway", "own"]);
+    refused("--gateway 10.77.0.2", &["--gateway", "address of the node"]);
     refused("--gateway 10.77.0.1 --gateway 10.77.0.3", &["--gateway", "at most one"]);
     refused("--host-addr 10.77.0.2/24", &["--host-addr", "--addr"]);
     refused("--host-addr 10.77.0.1/24 --bridge br0", &["--host-addr", "--bridge"]);

@@ -152,14 +152,14 @@ static void fail(int status, const char *format, ...)
     va_end(arguments);
     fprintf(stderr, "libfabric-bench: %s\n", text);
     if (is_client()) {
-        printf("{\"schema\":\"" SCHEMA "\",\"ok\":false,\"exit_status\":%d,\"kind\":\"libfabric-%s\"," FAILURE, status,
-               op_names[options.op], status == 3 ? "prerequisite" : "failure");
+        printf("{\"schema\":\"" SCHEMA "\",\"ok\":false,\"exit_status\":%d," FAILURE, status,
+               status == 3 ? "prerequisite" : "failure");
         for (const char *c = text; *c; c++) {
             if (*c == '"' || *c == '\\')
                 putchar('\\');
             putchar((unsigned char)*c < ' ' ? ' ' : *c);
         }
-        printf("\"}}\n");
+        printf("\"},\"kind\":\"libfabric-%s\"}\n", op_names[options.op]);
     }
     exit(status);
 }
@@ -180,8 +180,8 @@ static void on_alarm(int signal)
 {
     (void)signal;
     static const char line[] =
-        "{\"schema\":\"" SCHEMA "\",\"ok\":false,\"exit_status\":1,\"kind\":\"libfabric\",\"error\":"
-        "{\"kind\":\"failure\",\"hint\":null,\"message\":\"time limit exceeded\"}}\n";
+        "{\"schema\":\"" SCHEMA "\",\"ok\":false,\"exit_status\":1,\"error\":"
+        "{\"kind\":\"failure\",\"hint\":null,\"message\":\"time limit exceeded\"},\"kind\":\"libfabric\"}\n";
     if (is_client() && write(STDOUT_FILENO, line, sizeof line - 1) < 0)
         _exit(2);
     _exit(1);
