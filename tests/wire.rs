@@ -269,7 +269,7 @@ fn a_tap_that_goes_is_told() {
     let mut wire = Process::start(&left, command(FLUE, &line), Output::Lines);
     wire.expect_line("joined", START);
     right.ip("link delete w1");
-    wire.expect_line("w1: the TAP is gone", START);
+    wire.expect_line("TAP w1: removed", START);
     wire.expect_exit(1, START);
     assert!(left.links().is_empty(), "left: {:?}", left.links());
 }
