@@ -543,7 +543,7 @@ fn another_kind_is_told_on_both_sides_and_the_next_client_served() {
         assert_eq!(said.status, 1, "{}", said.out);
         let error = said.error();
         assert!(error.contains(served) && error.contains(asked), "{error}");
-        let told = server.expect_line(&format!("measures {served}"), START);
+        let told = server.expect_line(&format!("expected {served}"), START);
         assert!(told.contains(asked), "{told}");
         assert_eq!(bench.node_client(&format!("{served} -n 10")).status, 0);
         server.signal(Signal::TERM);

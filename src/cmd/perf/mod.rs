@@ -348,12 +348,12 @@ impl Parameters {
         let Self { connections, depth, post_list, size_max_bytes, .. } = *self;
         if self.kind != kind {
             let other = self.kind;
-            return Err(Failure::work(format!("client: kind {other}, expected {kind}")));
+            return Err(Failure::work(format!("kind {other}, expected {kind}")));
         }
         let within = |what: &str, value: u64, max: u64| match value {
-            0 => Err(Failure::work(format!("client: {what} 0, expected 1 to {max}"))),
+            0 => Err(Failure::work(format!("{what} 0, expected 1 to {max}"))),
             value if value > max => {
-                Err(Failure::work(format!("client: {what} {value}, expected 1 to {max}")))
+                Err(Failure::work(format!("{what} {value}, expected 1 to {max}")))
             }
             _ => Ok(()),
         };

@@ -48,7 +48,7 @@ pub(super) fn run(
             break ended;
         }
         if let Err(failure) = ended {
-            console.remark(format_args!("client failed: {failure}"));
+            console.remark(format_args!("client: {failure}"));
         }
     };
     for listener in listeners {
@@ -156,7 +156,7 @@ fn converse(
                 if size_bytes == 0 || size_bytes > session.parameters.size_max_bytes {
                     let most = session.parameters.size_max_bytes;
                     return Err(Failure::work(format!(
-                        "client: size of {size_bytes} bytes, expected 1 to {most}"
+                        "size of {size_bytes} bytes, expected 1 to {most}"
                     )));
                 }
                 session.prepare(size_bytes)?;
@@ -198,7 +198,7 @@ fn accept_lanes(
         }
         if waited.is_none() || Instant::now() > until {
             return Err(Failure::work(format!(
-                "client: {done} connections within the time limit, expected {wanted}"
+                "{done} connections within the time limit, expected {wanted}"
             )));
         }
         while let Ok(one) = incoming.try_recv() {

@@ -41,7 +41,7 @@ pub(super) fn run<S: Stack>(
             return ended;
         }
         if let Err(failure) = ended {
-            console.remark(format_args!("client failed: {failure}"));
+            console.remark(format_args!("client: {failure}"));
         }
     }
 }
@@ -149,7 +149,7 @@ impl<C> ClientSession<C> {
                     if size_bytes == 0 || size_bytes > self.parameters.size_max_bytes {
                         let most = self.parameters.size_max_bytes;
                         return Err(Failure::work(format!(
-                            "client: size of {size_bytes} bytes, expected 1 to {most}"
+                            "size of {size_bytes} bytes, expected 1 to {most}"
                         )));
                     }
                     self.size_bytes = size_bytes;
@@ -185,7 +185,7 @@ impl<C> ClientSession<C> {
             let Some(mut conn) = stack.accept(Some(ANSWER_LIMIT))? else {
                 let accepted = accepted.len();
                 return Err(Failure::work(format!(
-                    "client: {accepted} connections within the time limit, expected {wanted}"
+                    "{accepted} connections within the time limit, expected {wanted}"
                 )));
             };
             match opening_of(stack, &mut conn) {
