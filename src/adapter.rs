@@ -23,8 +23,11 @@ pub use flue_adapter::Transport;
 
 /// The choice of a transport, for commands that have queue pairs.
 #[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Node options")]
 pub struct TransportArgs {
-    /// Transport of the queue pairs; kernel supports --control, --pcap and --seed of the node options
+    /// Carry queue pairs over this transport
+    ///
+    /// With kernel sockets, only the node options --control, --pcap and --seed apply; in the lab also --addr and --mtu.
     #[arg(long, value_enum, value_name = "TRANSPORT", default_value_t)]
     pub transport: Transport,
 }
@@ -171,6 +174,6 @@ impl Wait for Waiter<'_> {
 /// Stays until the connections have ended; at most for [`LINGER_LIMIT`].
 pub fn linger(adapter: &Adapter) {
     if let Err(error) = adapter.linger(LINGER_LIMIT) {
-        tracing::debug!(%error, "waiting for the peers' ends");
+        tracing::debug!(%error, "peers did not close in time");
     }
 }

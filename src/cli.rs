@@ -1,6 +1,6 @@
 //! The command line: selects the command, initializes the log, and maps the outcome to an exit status.
 //!
-//! Exit statuses: 0 success, 1 the work failed, 2 usage error, 3 missing prerequisite.
+//! [`exit_status_help`] lists the exit statuses.
 
 use std::{
     ffi::OsString,
@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 use flue_bench::BenchArgs;
 use tracing::level_filters::LevelFilter;
 
@@ -31,37 +31,29 @@ use crate::{
         wireshark_profile::{self, WiresharkProfileArgs},
     },
     control::message::Destination,
-    failure::Failure,
+    failure::{Failure, exit_status_help, failure_status_help},
     options::Quietness,
     report::{
-        Console, Document, DocumentTo, Style,
+        Body, Console, Document, DocumentTo, ERROR, Style,
         stdout::{self, Stdout},
         write_document,
     },
 };
 
-const EXIT_STATUS: &str = "Exit status:
-  0  done
-  1  the work failed
-  2  the command line does not make sense
-  3  the machine lacks something: a device node, a capability, a kernel setting; the message names it
-  141  the reader of standard output is gone";
-
 /// A software RDMA adapter with a TCP chimney, in user space, on a TAP
 ///
-/// flue runs on any Linux that has TUN: no RDMA adapter, no kernel module, and where the kernel
-/// allows user namespaces, no root.
+/// Requires Linux with TUN. No RDMA adapter, no kernel module; no root where the kernel allows user namespaces.
 #[derive(Parser, Debug)]
-#[command(name = "flue", version, max_term_width = 100, after_help = EXIT_STATUS)]
+#[command(name = "flue", version, max_term_width = 100, after_help = exit_status_help())]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands. What the help says of one stands at its arguments.
+/// The commands. The help text of each is that of its arguments.
 #[derive(Subcommand, Debug)]
-#[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
+#[allow(missing_docs, reason = "a comment on a variant would replace its help")]
 pub enum Command {
     Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
@@ -144,7 +136,7 @@ impl Command {
 /// Call it from `main`, before a second thread is started.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let command = match Cli::try_parse_from(&arguments) {
+    let command = match parse(&arguments) {
         Ok(cli) => cli.command,
         Err(error) => {
             let status = refuse(&error, &arguments, &mut Stdout, &mut io::stderr());
@@ -160,6 +152,30 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let failure = flue_adapter::output::take_failure().map(Failure::from);
     let ended = with_outputs(ended, failure);
     ExitCode::from(console.finish(ended))
+}
+
+/// Returns the command line, whose long help texts end with the exit statuses.
+pub fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| {
+        let own = command.get_after_long_help().or_else(|| command.get_after_help());
+        let own = own.map_or_else(String::new, |text| format!("{text}\n\n"));
+        let statuses = match command.get_name() {
+            "run" => {
+                format!(
+                    "Exit status: that of the program. Before its start:{}",
+                    failure_status_help()
+                )
+            }
+            _ => exit_status_help(),
+        };
+        command.after_long_help(format!("{own}{statuses}"))
+    })
+}
+
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = command();
+    let mut matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Combines the result of the run with the failure of an output file, if any.
@@ -191,7 +207,7 @@ fn refuse(
     let failure = Failure::usage(wrong.trim_start_matches("error: "));
     if arguments.iter().any(|argument| argument == "--json") {
         // A write error on the output stream cannot be reported anywhere else; the exit status remains.
-        let _ = write_document(out, &Document::new(None, Some(&failure)));
+        let _ = write_document(out, &Document::new(ERROR, Some(&failure), Body::default()));
     } else {
         let _ = writeln!(err, "{}", text.trim_end());
     }
@@ -212,7 +228,6 @@ fn start_log(output: Quietness, verbose: bool) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use serde_json::Value;
 
     use super::*;
@@ -220,7 +235,7 @@ mod tests {
     fn refused(line: &str) -> (String, String, u8) {
         let arguments: Vec<OsString> =
             std::iter::once("flue").chain(line.split_whitespace()).map(Into::into).collect();
-        let error = Cli::try_parse_from(&arguments).unwrap_err();
+        let error = parse(&arguments).unwrap_err();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let status = refuse(&error, &arguments, &mut out, &mut err);
         (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), status)
@@ -228,7 +243,43 @@ mod tests {
 
     #[test]
     fn command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// Limit of the help text of an option in `-h`, so that it takes one line.
+    const SHORT_HELP_CHARS_MAX: usize = 70;
+
+    #[test]
+    fn short_help_of_an_option_is_one_line() {
+        let mut findings = String::new();
+        for sub in command().get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            for arg in sub.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                let (length, name) = (help.chars().count(), sub.get_name());
+                if !(1..=SHORT_HELP_CHARS_MAX).contains(&length) || help.contains('\n') {
+                    findings
+                        .push_str(&format!("flue {name}: {}: {length}: {help}\n", arg.get_id()));
+                }
+            }
+        }
+        assert!(findings.is_empty(), "\n{findings}");
+    }
+
+    #[test]
+    fn each_long_help_ends_with_the_exit_statuses() {
+        for sub in command().get_subcommands_mut().filter(|sub| !sub.is_hide_set()) {
+            let help = sub.render_long_help().to_string();
+            assert!(help.trim_end().ends_with(&failure_status_help()), "{help}");
+        }
+    }
+
+    #[test]
+    fn short_option_q_is_quiet_in_each_command() {
+        for sub in command().get_subcommands() {
+            let arg = sub.get_arguments().find(|arg| arg.get_short() == Some('q'));
+            let long = arg.map(|arg| arg.get_long().unwrap_or_default());
+            assert!(long.is_none_or(|long| long == "quiet"), "{}: {long:?}", sub.get_name());
+        }
     }
 
     #[test]
@@ -239,6 +290,7 @@ mod tests {
         let (out, err, status) = refused("doctor --no-such-option --json");
         assert_eq!((err.as_str(), status), ("", 2));
         let document: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["schema"], "flue.error/1");
         assert_eq!(document["error"]["kind"], "usage");
         assert_eq!(document["exit_status"], 2);
         let message = document["error"]["message"].as_str().unwrap();

@@ -59,13 +59,13 @@ impl FromStr for HostAddress {
             None => (text, None),
         };
         let ip: IpAddr = address.parse().map_err(|_| {
-            String::from("not an IP address such as 10.77.0.2, fd00::2 or fe80::2%eth0")
+            String::from("expected an IP address, such as 10.77.0.2, fd00::2 or fe80::2%eth0")
         })?;
         let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         match scope {
-            Some("") => Err("an interface is missing after %".into()),
+            Some("") => Err("no interface after %".into()),
             Some(_) if !is_link_local => {
-                Err("only link-local addresses (fe80::) have a scope".into())
+                Err("a scope requires a link-local address (fe80::)".into())
             }
             scope => Ok(Self { ip: ip.to_canonical(), scope: scope.map(str::to_owned) }),
         }

@@ -12,6 +12,6 @@ pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 /// Runs the node until its connections have closed, at most [`LINGER_LIMIT`], so that peers close without error.
 pub fn linger<C: NodeClient + 'static>(node: &Node<C>) {
     if let Err(error) = node.linger(LINGER_LIMIT) {
-        tracing::debug!(%error, "waiting for the peers' ends");
+        tracing::debug!(%error, "peers did not close in time");
     }
 }

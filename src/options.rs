@@ -24,8 +24,9 @@ pub struct NodeArgs {
     #[command(flatten)]
     pub node: NodeOptions,
 
-    /// Socket on which "flue ss", "flue offload" and "flue upload" find the node, or "none"
-    /// [default: $XDG_RUNTIME_DIR/flue/TAP-PID.sock, or /tmp/flue-UID/TAP-PID.sock]
+    /// Serve "flue ss", "offload" and "upload" on this socket, or "none"
+    ///
+    /// Default: $XDG_RUNTIME_DIR/flue/TAP-PID.sock, or /tmp/flue-UID/TAP-PID.sock without that variable.
     #[arg(long, value_name = "PATH", help_heading = "Node options")]
     pub control: Option<PathBuf>,
 }
@@ -34,12 +35,11 @@ pub struct NodeArgs {
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Node options")]
 pub struct QueueOptions {
-    /// Queues of the TAP: 1..=16. Each has an engine with a thread and connections of its own
+    /// Number of TAP queues, each with an engine and a thread: 1..=16
     ///
-    /// A connection uses one queue. The kernel delivers what comes for it to that queue, as a rule; what comes by
-    /// another is passed on. What is captured and traced of the first queue stands in FILE.EXT, of the next in
-    /// FILE.1.EXT. --capacity, and impairments, are those of each queue. A TAP that was made before has to be
-    /// multi_queue.
+    /// A connection uses one queue. The kernel usually delivers its frames to that queue; frames that arrive on another
+    /// queue are passed on. Captures and traces of the first queue are in FILE.EXT, of the next in FILE.1.EXT.
+    /// --capacity and impairments apply to each queue. An existing TAP must be multi_queue.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=i64::from(QUEUES_MAX)))]
     pub queues: u8,
@@ -69,13 +69,18 @@ impl fmt::Display for NodeSetup {
 
 /// Limits of a listener, for commands that serve many peers.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Listener options")]
 pub struct ListenOptions {
-    /// Connections in their TCP handshake at once, and connections of one peer address without an MPA Request: 1..=1024
+    /// Limit TCP handshakes in progress: 1..=1024
+    ///
+    /// The same limit applies to connections of one peer address without an MPA Request.
     #[arg(long, value_name = "N", default_value_t = 128,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub backlog: u16,
 
-    /// Connections without an MPA Request; one more resets the oldest: 1..=65535
+    /// Limit connections without an MPA Request: 1..=65535
+    ///
+    /// A further connection resets the oldest one.
     #[arg(long, alias = "pending-requests", value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub max_pending_mpa: u16,
@@ -119,8 +124,8 @@ impl NodeArgs {
     pub fn resolve_on(&self, QueueOptions { queues }: QueueOptions) -> Result<NodeSetup, Failure> {
         if queues > 1 && self.node.progress == Progress::Manual {
             return Err(Failure::usage(format!(
-                "--queues {queues} --progress manual: each queue needs a loop, and a command has one; --progress \
-                 auto has a thread for each"
+                "--queues {queues}: not supported with --progress manual, whose thread runs one queue: use \
+                 --progress auto"
             )));
         }
         self.resolve_on_any(queues)
@@ -130,8 +135,7 @@ impl NodeArgs {
     pub(crate) fn resolve_on_any(&self, queues: u8) -> Result<NodeSetup, Failure> {
         if queues > 1 && self.node.impairment.rate_bps.is_some() {
             return Err(Failure::usage(format!(
-                "--queues {queues} --rate: each queue would have a wire of that rate; \"flue wire\" joins two TAPs \
-                 by one"
+                "--queues {queues}: not supported with --rate, which would apply to each queue: use \"flue wire\""
             )));
         }
         let node = NodeOptions { queues, ..self.node.clone() };
@@ -143,15 +147,15 @@ impl NodeArgs {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Output")]
 pub struct Quietness {
-    /// Print results and errors only, not the configuration
+    /// Print results and errors only
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Log each frame, with the headers of each layer, on standard error (a lot)
+    /// Log every frame with its headers on standard error
     #[arg(long, conflicts_with = "quiet")]
     pub trace: bool,
 
-    /// Print one JSON document instead of text, also when the run fails
+    /// Print one JSON document instead of text, also on failure
     #[arg(long)]
     pub json: bool,
 }

@@ -10,12 +10,12 @@ const NEEDS: &[Need] = &[Need::Root, Need::Tun];
 
 fn run(arguments: &str) -> (Output, Value) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flue"));
-    command.args(["bench", "yardstick"]).args(arguments.split_whitespace());
+    command.args(["bench", "baseline"]).args(arguments.split_whitespace());
     let output = command.output().expect("flue starts");
     let text = String::from_utf8(output.stdout.clone()).expect("JSON is text");
     assert_eq!(text.lines().count(), 1, "{arguments}: {text:?}");
     let document: Value = serde_json::from_str(&text).expect("a document");
-    assert_eq!(document["schema"], "flue-yardstick/1");
+    assert_eq!(document["schema"], "flue.baseline/1");
     let kind = arguments.split(' ').next().unwrap_or_default();
     assert_eq!(document["kind"], kind);
     (output, document)
@@ -110,7 +110,7 @@ flue_test_support::tests! { NEEDS;
     a_frame_that_no_tap_takes_is_refused => {
         let (output, document) = run("tap-bw --frame 1515");
         assert_eq!(output.status.code(), Some(2));
-        assert!(document["error"].as_str().is_some_and(|text| text.contains("64 to 1514")));
+        assert!(document["error"]["message"].as_str().is_some_and(|text| text.contains("64 to 1514")));
     };
     two_taps_are_two => {
         let (output, document) = run("tap-rtt --tap one-alone");

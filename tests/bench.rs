@@ -88,7 +88,7 @@ fn two_rows_and_their_documents() {
 
     let document: Value =
         serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
-    assert_eq!(document["schema"], "flue-bench/1");
+    assert_eq!(document["schema"], "flue.bench/1");
     assert_eq!(document["settings"]["rounds"], 1);
     assert!(document["machine"]["kernel"].as_str().unwrap().starts_with("Linux"));
     let contests = document["contests"].as_array().unwrap();

@@ -60,9 +60,9 @@ impl Counted {
             segments: told("segments"),
             retransmitted: told("retransmitted"),
             recoveries: told("recoveries"),
-            timeouts: told("time-outs"),
+            timeouts: told("timeouts"),
             path_mtu_reductions: near("reduced", 2).unwrap_or(0),
-            marks: near("received", -1).zip(near("answered", -1)),
+            marks: near("received", -1).zip(near("reductions", -1)),
         }
     }
 }

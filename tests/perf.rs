@@ -45,7 +45,7 @@ impl CommandOutput {
     }
 
     fn error(&self) -> String {
-        self.document()["error"].as_str().expect("an error in the document").to_owned()
+        self.document()["error"]["message"].as_str().expect("an error in the document").to_owned()
     }
 }
 
@@ -111,7 +111,7 @@ fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
     let document = said.document();
     assert_eq!(said.status, 0, "{}", said.out);
     server.expect_exit(0, LIMIT);
-    assert_eq!(document["schema"], "flue-perf/1");
+    assert_eq!(document["schema"], "flue.perf/1");
     assert_eq!(document["role"], "client");
     assert_eq!(document["error"], Value::Null);
     let results = document["results"].as_array().expect("a list").clone();
@@ -190,10 +190,10 @@ fn atomics_and_immediate_data() {
     let bench = Bench::new();
     for (kind, more) in [
         ("write-imm-bw", "-n 700 -s 3000"),
-        ("write-imm-bw", "-n 900 -s 100 -q 5 -b -t 16 --post-list 3"),
+        ("write-imm-bw", "-n 900 -s 100 -P 5 -b -t 16 --post-list 3"),
         ("atomic-bw", "-n 3000"),
-        ("atomic-bw", "-n 3000 -q 4 -t 200"),
-        ("atomic-bw", "-n 500 -q 3 -b"),
+        ("atomic-bw", "-n 3000 -P 4 -t 200"),
+        ("atomic-bw", "-n 500 -P 3 -b"),
         ("atomic-lat", "-n 300"),
     ] {
         for node in ["--progress manual", "", "--queues 2"] {
@@ -272,12 +272,12 @@ fn several_connections_both_ways() {
     }
     let bench = Bench::new();
     for kind in ["write-bw", "read-bw", "send-bw"] {
-        let client = format!("{kind} -q 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
+        let client = format!("{kind} -P 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
         let results = bench.run(&format!("{kind} --progress manual"), &client);
         assert_eq!(results[0]["iterations"], 1800, "iterations of both directions");
         assert_eq!(results[0]["verified"], true);
     }
-    let results = bench.run("tcp-bw", "tcp-bw -q 3 -b -n 300 -s 2000");
+    let results = bench.run("tcp-bw", "tcp-bw -P 3 -b -n 300 -s 2000");
     assert_eq!(results[0]["iterations"], 600);
 }
 
@@ -374,7 +374,7 @@ fn nobody_sleeps_on_the_last_bytes() {
     };
     let within_kernel = |connections: u32| {
         let mut server = bench.kernel_server("tcp-bw -1");
-        let client = format!("{work} -q {connections} --stack kernel 127.0.0.1");
+        let client = format!("{work} --connections {connections} --stack kernel 127.0.0.1");
         judged(&mut server, &bench.client(&bench.kernel, &client))
     };
     for (name, run) in [
@@ -404,7 +404,7 @@ fn connections_are_spread_over_queues() {
             let server = format!("{kind} --queues 2 {how} -1 --json {SERVER}");
             let server = command(FLUE, &format!("perf {server}"));
             let mut server = Process::start(bench.switch.namespace(), server, Output::Bytes);
-            let line = format!("{kind} --queues 2 -q 4 -n 800 -s 20000 -O 0.02 -b {how}");
+            let line = format!("{kind} --queues 2 -P 4 -n 800 -s 20000 -O 0.02 -b {how}");
             let said = bench.node_client_of_silent(&line);
             assert_eq!(said.status, 0, "{}", said.out);
             let mut out = String::new();
@@ -442,8 +442,8 @@ fn any_number_of_queues_meets_any_other() {
             ("read-lat", "-n 50"),
             ("tcp-rr", "-n 50"),
             ("connect-rate", "-n 10"),
-            ("send-bw", "-q 5 -n 300 -s 100"),
-            ("write-bw", "-q 7 -n 300 -s 100 -b"),
+            ("send-bw", "-P 5 -n 300 -s 100"),
+            ("write-bw", "-P 7 -n 300 -s 100 -b"),
         ] {
             let server = format!("{kind} --queues {server}");
             bench.run(&server, &format!("{kind} {more} --queues {client} -O 0"));
@@ -456,7 +456,10 @@ fn what_queues_cannot_be_had_with_is_said() {
     for (line, words) in [
         ("write-bw --queues 17", "1..=16"),
         ("write-bw --queues 0", "1..=16"),
-        ("tcp-bw --stack kernel --queues 2 10.0.0.1", "--queues 2: not with --stack kernel"),
+        (
+            "tcp-bw --stack kernel --queues 2 10.0.0.1",
+            "--queues 2: not supported with --stack kernel",
+        ),
         ("write-bw --queues 2 --progress manual --wait block 10.0.0.1", "--wait block"),
         ("write-bw --queues 2 --progress manual --rate 1gbit 10.0.0.1", "--rate"),
     ] {
@@ -540,7 +543,7 @@ fn another_kind_is_told_on_both_sides_and_the_next_client_served() {
         assert_eq!(said.status, 1, "{}", said.out);
         let error = said.error();
         assert!(error.contains(served) && error.contains(asked), "{error}");
-        let told = server.expect_line(&format!("measures {served}"), START);
+        let told = server.expect_line(&format!("expected {served}"), START);
         assert!(told.contains(asked), "{told}");
         assert_eq!(bench.node_client(&format!("{served} -n 10")).status, 0);
         server.signal(Signal::TERM);
@@ -600,7 +603,7 @@ fn a_client_that_dies_is_not_the_servers_end() {
     // On a node, the connection's stack is part of the killed process, so nothing is sent to the peer.
     let mut server = bench.node_server("write-bw");
     kill(bench.switch.namespace(), &format!("write-bw --interval 0.1 -D 600 {CLIENT}"));
-    server.expect_line("nothing has come from the peer", LIMIT);
+    server.expect_line("peer: no data for", LIMIT);
     assert_eq!(bench.node_client("write-bw -n 10").status, 0);
     server.signal(Signal::TERM);
     server.expect_exit(1, START);

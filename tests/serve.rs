@@ -277,7 +277,7 @@ fn peers_share_the_regions() {
     assert_eq!((second.success().request_context, second.content(0, 6)), (3, b"shared".to_vec()));
     let begun = Begun::begin(|done| one.0.disconnect(done));
     assert_eq!(first.wait(|| begun.status()), NtStatus::SUCCESS);
-    let told = server.expect_line("1: ended: by the peer, in order", LIMIT);
+    let told = server.expect_line("1: ended: graceful disconnect by the peer", LIMIT);
     assert!(told.contains("receives 1, segments of Writes 1, Reads 0, atomics 0"), "{told}");
     assert!(server.is_running());
     server.signal(Signal::TERM);
@@ -438,7 +438,7 @@ fn a_connection_without_room_is_turned_away() {
         });
         assert_eq!(client.wait(|| begun.status()), NtStatus::CONNECTION_REFUSED);
         let failure = connector.failure().unwrap().to_string();
-        assert!(failure.contains("\"flue serve: no room\""), "{failure}");
+        assert!(failure.contains("\"flue serve: out of resources\""), "{failure}");
     }
     space(None);
     drop(client.connect(server_at()));

@@ -244,9 +244,9 @@ fn what_is_missing_is_told_with_its_status() {
     }
     let host = Namespace::new();
     let cases = [
-        ("wire w0 w0", 2, "a wire has two ends"),
+        ("wire w0 w0", 2, "same as TAP_A"),
         ("wire w0 w1 --netns-a no-such-namespace", 1, "/run/netns/no-such-namespace"),
-        ("wire w0 w1 --netns-b /dev/null", 1, "it is no network namespace"),
+        ("wire w0 w1 --netns-b /dev/null", 1, "expected a network namespace"),
         ("wire w0 w1 --bridge-b no-such-bridge", 1, "no-such-bridge"),
         ("wire lo w1", 1, "not a single-queue TAP"),
     ];
@@ -269,7 +269,7 @@ fn a_tap_that_goes_is_told() {
     let mut wire = Process::start(&left, command(FLUE, &line), Output::Lines);
     wire.expect_line("joined", START);
     right.ip("link delete w1");
-    wire.expect_line("w1: the TAP is gone", START);
+    wire.expect_line("TAP w1: removed", START);
     wire.expect_exit(1, START);
     assert!(left.links().is_empty(), "left: {:?}", left.links());
 }

@@ -28,13 +28,13 @@ impl FromStr for AddressMapping {
         let parsed = text.split_once('=').and_then(|(host, node)| {
             Some(Self { host: host.parse().ok()?, node: node.parse().ok()? })
         });
-        let mapping = parsed.ok_or("not HOST=NODE, two IP addresses")?;
+        let mapping = parsed.ok_or("expected HOST=NODE, two IP addresses")?;
         let Self { host, node } = mapping;
         if host.is_ipv4() != node.is_ipv4() {
-            return Err("an IPv4 and an IPv6 address".into());
+            return Err("an IPv4 and an IPv6 address: expected the same family".into());
         }
         if host.is_unspecified() || node.is_unspecified() {
-            return Err("an unspecified address stands for all; it cannot be mapped".into());
+            return Err("unspecified address: expected one address of a host".into());
         }
         Ok(mapping)
     }
@@ -77,7 +77,7 @@ impl FromStr for PortMapping {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected =
-            || String::from("not [HOST:]PORT=PORT, as in 3260=3261 or 10.0.0.1:3260=3261");
+            || String::from("expected [HOST:]PORT=PORT, such as 3260=3261 or 10.0.0.1:3260=3261");
         let (from, to) = text.split_once('=').ok_or_else(expected)?;
         let rdma_port: u16 = to.parse().map_err(|_| expected())?;
         let (host, port) = match from.parse::<u16>() {
@@ -88,7 +88,7 @@ impl FromStr for PortMapping {
             }
         };
         if port == 0 || rdma_port == 0 {
-            return Err("port 0 stands for any port: it cannot be mapped".into());
+            return Err("port 0: expected 1..=65535".into());
         }
         Ok(Self { host, port, rdma_port })
     }

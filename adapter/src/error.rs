@@ -87,7 +87,7 @@ impl Error {
     /// Returns the remedy, if one is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Unreachable(_) => Some("flue ss lists the nodes that are running"),
+            Self::Unreachable(_) => Some("\"flue ss\" lists running nodes"),
             Self::Network(error) => error.hint.as_deref(),
             Self::Option(_)
             | Self::Operation(_)

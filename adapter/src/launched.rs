@@ -104,9 +104,9 @@ impl Launch {
         }
         let bare = node.options.without_observers();
         let link = bare.open_links()?.links.pop();
-        let mut link = link.ok_or_else(|| Error::operation("a TAP without a queue"))?;
+        let mut link = link.ok_or_else(|| Error::operation("TAP: no queue"))?;
         reset(&mut *link, bare.mac().0, &bare, &left)
-            .map_err(|error| Error::operation(format!("resetting connections: {error}")))
+            .map_err(|error| Error::operation(format!("reset connections: {error}")))
     }
 }
 
@@ -151,7 +151,9 @@ impl Launch {
                 let _ = poll(&mut ended, Some(&KILL_LIMIT));
             }
         }
-        Err(Error::operation(format!("processes of the node: left after {KILL_ROUNDS_MAX} rounds")))
+        Err(Error::operation(format!(
+            "processes of the node: still running after {KILL_ROUNDS_MAX} rounds of SIGKILL"
+        )))
     }
 
     /// Returns the other processes that have a descriptor of the table.
@@ -185,7 +187,7 @@ fn lock(table: &File) -> Result<bool, Error> {
     match fcntl_lock(table, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        Err(error) => Err(Error::operation(format!("lock of the TAP: {error}"))),
+        Err(error) => Err(Error::operation(format!("lock the table of connections: {error}"))),
     }
 }
 
@@ -209,7 +211,7 @@ impl LaunchedNode {
         let file = File::from(moved_up(file.into()));
         if !lock(&file)? {
             let tap = &self.options.tap;
-            return Err(Error::Busy(format!("TAP {tap}: another process has the node")));
+            return Err(Error::Busy(format!("TAP {tap}: in use by another process")));
         }
         let left = Table::read(&file).map_err(failed)?;
         let options = self.options.clone().completed()?;
@@ -219,9 +221,11 @@ impl LaunchedNode {
         let links = options.open_links_on(|mut link| {
             if !left.is_empty() {
                 reset(&mut *link, own, &bare, &left)
-                    .map_err(|error| Error::operation(format!("resetting connections: {error}")))?;
+                    .map_err(|error| Error::operation(format!("reset connections: {error}")))?;
             }
-            let table = table.take().ok_or_else(|| Error::operation("a TAP of several queues"))?;
+            let table = table
+                .take()
+                .ok_or_else(|| Error::operation("TAP: several queues, expected one"))?;
             Ok(Box::new(Tracker::new(link, table)) as Box<dyn Link>)
         })?;
         let mut opened = adapter::open_queues(
@@ -229,9 +233,9 @@ impl LaunchedNode {
             options.node_config(),
             rnic::Config { seed: options.seed().into(), ..config },
         )
-        .map_err(|error| Error::io("start of the node", &error))?;
+        .map_err(|error| Error::io("start the node", &error))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
-        let (_, adapter) = opened.pop().ok_or_else(|| Error::operation("a TAP without a queue"))?;
+        let (_, adapter) = opened.pop().ok_or_else(|| Error::operation("TAP: no queue"))?;
         Ok(adapter)
     }
 }

@@ -25,25 +25,25 @@ pub enum MpaRevision {
     #[serde(rename = "1")]
     #[cfg_attr(feature = "clap", value(name = "1"))]
     One,
-    /// RFC 6581: IRD, ORD and the ready-to-receive message are agreed on
+    /// RFC 6581: negotiates IRD, ORD and the ready-to-receive (RTR) message
     #[serde(rename = "2")]
     #[cfg_attr(feature = "clap", value(name = "2"))]
     Two,
-    /// 2, and 1 on a new connection if the peer does not know 2
+    /// 2, then 1 on a new connection if the peer does not support 2
     #[serde(rename = "auto")]
     Auto,
 }
 
-/// The first message of the connecting end.
+/// Ready-to-receive message: the first message of the connecting end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Rtr {
-    /// A Send without data, which takes a receive of the peer's
+    /// Zero-length Send, which consumes a receive of the peer
     Send,
-    /// An RDMA Write without data
+    /// Zero-length RDMA Write
     Write,
-    /// An RDMA Read without data
+    /// Zero-length RDMA Read
     Read,
 }
 
@@ -52,17 +52,17 @@ pub enum Rtr {
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "MPA options"))]
 pub struct MpaAcceptOptions {
-    /// Ask for CRCs of FPDUs; they are used if either end asks for them [default: on]
+    /// Request CRCs of FPDUs; used if either end requests them [default: on]
     #[cfg_attr(feature = "clap", arg(long = "mpa-crc", value_enum, value_name = "WHEN"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crc: Option<Switch>,
 
-    /// Ask the peer for markers [default: off]
+    /// Request markers from the peer [default: off]
     #[cfg_attr(feature = "clap", arg(long = "mpa-markers", value_enum, value_name = "WHEN"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub markers: Option<Switch>,
 
-    /// The only ready-to-receive message that is offered, or understood [default: write or read]
+    /// Offer and accept only this RTR message [default: write or read]
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "KIND"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtr: Option<Rtr>,
@@ -78,7 +78,9 @@ pub struct MpaOptions {
     #[serde(flatten)]
     pub accept: MpaAcceptOptions,
 
-    /// Revision of the Request; an accepting end answers in that of the peer [default: 2]
+    /// Revision of the MPA Request [default: 2]
+    ///
+    /// An accepting end replies in the revision of the peer.
     #[cfg_attr(feature = "clap", arg(long = "mpa-revision", value_enum, value_name = "REVISION"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<MpaRevision>,

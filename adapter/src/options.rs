@@ -35,10 +35,10 @@ pub const RECEIVE_WAIT_MAX_SECONDS: f64 = 3600.0;
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Transport {
-    /// A node on a TAP, with host stack and offload target
+    /// Node on a TAP, with host stack and offload target
     #[default]
     Tap,
-    /// TCP sockets of this machine's kernel: no TAP, no privileges, the machine's own addresses
+    /// TCP sockets of the kernel: no TAP, no privileges, the addresses of this machine
     Kernel,
 }
 
@@ -84,7 +84,7 @@ impl TransportOptions {
         let (pcap, seed) = (node.pcap.clone(), node.seed);
         if node != (NodeOptions { pcap: pcap.clone(), seed, ..NodeOptions::default() }) {
             return Err(Error::option(
-                "kernel sockets: of the node options they have --control, --pcap and --seed only",
+                "kernel sockets: only --control, --pcap and --seed of the node options are supported",
             ));
         }
         Ok(Self::Sockets(SocketsOptions { pcap, seed }))
@@ -251,7 +251,7 @@ impl FromStr for AdapterOptions {
         match options.receive_wait {
             Some(wait) if wait.as_secs_f64() > RECEIVE_WAIT_MAX_SECONDS => {
                 let expected =
-                    format!("receive_wait: expected seconds, up to {RECEIVE_WAIT_MAX_SECONDS}");
+                    format!("receive_wait: expected seconds, 0 to {RECEIVE_WAIT_MAX_SECONDS}");
                 Err(serde::de::Error::custom(expected))
             }
             _ => Ok(options),
@@ -269,7 +269,7 @@ pub fn parse_receive_wait(text: &str) -> Result<Duration, String> {
     let seconds = seconds.filter(|seconds| (0.0..=RECEIVE_WAIT_MAX_SECONDS).contains(seconds));
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("expected seconds, up to {RECEIVE_WAIT_MAX_SECONDS}"))
+        .ok_or_else(|| format!("expected seconds, 0 to {RECEIVE_WAIT_MAX_SECONDS}"))
 }
 
 #[cfg(test)]
@@ -357,13 +357,13 @@ mod tests {
         assert!(json(3600).parse::<AdapterOptions>().is_ok());
         for seconds in [3601, u64::MAX] {
             let error = json(seconds).parse::<AdapterOptions>().unwrap_err().to_string();
-            assert!(error.contains("up to 3600"), "{error}");
+            assert!(error.contains("0 to 3600"), "{error}");
         }
         assert_eq!(parse_receive_wait("0.25"), Ok(Duration::from_millis(250)));
         for text in ["-1", "3600.1", "NaN", "inf", "1s"] {
             assert_eq!(
                 parse_receive_wait(text),
-                Err("expected seconds, up to 3600".into()),
+                Err("expected seconds, 0 to 3600".into()),
                 "{text}"
             );
         }

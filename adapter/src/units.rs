@@ -61,12 +61,12 @@ impl FromStr for Percent {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "a percentage from 0 to 100, such as 0.5 or 2%";
+        const WANTED: &str = "expected a percentage, 0 to 100, such as 0.5 or 2%";
         match number_and_unit(text) {
             Some((number, "" | "%")) if number <= 100.0 => {
                 Ok(Self { parts_per_million: (number * 1e4).round() as u32 })
             }
-            _ => refuse(format!("not {WANTED}")),
+            _ => refuse(WANTED),
         }
     }
 }
@@ -95,7 +95,7 @@ pub fn parse_delay(text: &str) -> Result<Duration, ParseError> {
         Some(nanos) if nanos <= DELAY_MAX.as_nanos() as f64 => {
             Ok(Duration::from_nanos(nanos.round() as u64))
         }
-        _ => refuse("not a time from 0s to 10s with its unit (ns, us, ms, s), such as 5ms"),
+        _ => refuse("expected a time with unit (ns, us, ms, s), 0s to 10s, such as 5ms"),
     }
 }
 
@@ -115,7 +115,7 @@ impl FromStr for BitRate {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "not a rate from 1kbit to 1Tbit (bits per second), such as 100Mbit";
+        const WANTED: &str = "expected a rate in bits per second, 1kbit to 1Tbit, such as 100Mbit";
         let Some((number, unit)) = number_and_unit(text) else { return refuse(WANTED) };
         let factor = match unit.to_ascii_lowercase().trim_end_matches("/s") {
             "bit" => 1.0,
@@ -124,7 +124,7 @@ impl FromStr for BitRate {
             "gbit" => 1e9,
             "tbit" => 1e12,
             "bps" | "kbps" | "mbps" | "gbps" => {
-                return refuse("bps means bits to some tools and bytes to others; write Mbit");
+                return refuse("bps is ambiguous: bits or bytes: use kbit, Mbit, Gbit");
             }
             _ => return refuse(WANTED),
         };
@@ -158,8 +158,8 @@ impl FromStr for QueueSize {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "not a queue of 1 B to 1 GiB (kB, KiB, MB, MiB), of 1p to 1000000p (frames), \
-                              or a time at the wire's rate, such as 20ms";
+        const WANTED: &str = "expected bytes, 1B to 1GiB (kB, KiB, MB, MiB), frames, 1p to 1000000p, or a time \
+                              at the rate, such as 20ms";
         if let Ok(time) = parse_delay(text) {
             return Ok(Self::Nanos(time.as_nanos() as u64));
         }
@@ -174,7 +174,7 @@ impl FromStr for QueueSize {
             "KiB" => 1024.0,
             "MiB" => 1024.0 * 1024.0,
             "b" | "kb" | "mb" | "k" | "m" => {
-                return refuse("kb means bits to some tools and bytes to others; write kB or KiB");
+                return refuse("kb is ambiguous: bits or bytes: use kB or KiB");
             }
             _ => return refuse(WANTED),
         };
@@ -236,18 +236,18 @@ impl IpPrefix {
             Ok(net) if prefix_len > 0 => net,
             _ => {
                 let width = IpNet::from(address).max_prefix_len();
-                return refuse(format!("prefix length {prefix_len} is not within 1..={width}"));
+                return refuse(format!("prefix length {prefix_len}: expected 1..={width}"));
             }
         };
         let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
         if address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast
         {
-            return refuse(format!("{address} is not an address that a host can have"));
+            return refuse(format!("address {address}: expected the unicast address of a host"));
         }
         let has_network_address = address.is_ipv4() && prefix_len < net.max_prefix_len() - 1;
         if has_network_address && (address == net.network() || address == net.broadcast()) {
             return refuse(format!(
-                "{net} is the network's or the broadcast address, not a host's"
+                "address {net}: a network or broadcast address, expected that of a host"
             ));
         }
         Ok(Self(net))
@@ -264,7 +264,7 @@ impl FromStr for IpPrefix {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "not an address with its prefix length, such as 10.77.0.2/24";
+        const WANTED: &str = "expected an address with prefix length, such as 10.77.0.2/24";
         let Some((address, prefix_len)) = text.split_once('/') else { return refuse(WANTED) };
         match (address.parse(), prefix_len.parse()) {
             (Ok(address), Ok(length)) if !prefix_len.starts_with('+') => Self::new(address, length),

@@ -327,13 +327,13 @@ fn streams() -> Vec<Group> {
     vec![
         super_segments(
             "stream-to-kernel",
-            "stream to a kernel socket, super-segments",
+            "stream to a kernel socket, GSO packets",
             Route::NodeToKernel,
             "bare-tcp-send",
         ),
         super_segments(
             "stream-from-kernel",
-            "stream from a kernel socket, super-segments",
+            "stream from a kernel socket, GSO packets",
             Route::KernelToNode,
             "bare-tcp-recv",
         ),
@@ -360,7 +360,7 @@ fn many(connections: u32) -> Contestant {
         return flue_stream("write-bw", MIB);
     }
     let depth = (1_600 / connections).clamp(2, depth_of(MIB));
-    flue("write-bw", &format!("-s {MIB} -t {depth} -q {connections}"))
+    flue("write-bw", &format!("-s {MIB} -t {depth} -P {connections}"))
 }
 
 fn hundred_connections() -> Group {
@@ -532,14 +532,14 @@ fn points(quick: bool) -> Vec<Group> {
     let connections = if quick { &CONNECTIONS[..3] } else { &CONNECTIONS[..] };
     for &count in connections {
         let mut contestants = vec![many(count)];
-        let client = format!("-s {MIB} -q {count}");
+        let client = format!("-s {MIB} -P {count}");
         let kernels = perf("tcp-bw", Route::TwoKernels, &client, "", "");
         contestants.push(named("kernel TCP", System::Kernel, kernels));
         let title = format!("RDMA Write, 1 MiB, connections: {count}");
         groups.push(point(Panel::Connections, count.into(), title, contestants));
     }
     for count in QUEUES {
-        let connections = format!("-s {MIB} -t {} -q 4", depth_of(MIB));
+        let connections = format!("-s {MIB} -t {} -P 4", depth_of(MIB));
         let node = format!("--progress auto --queues {count}");
         let job = perf("write-bw", Route::TwoNodes, &connections, "", &node);
         let title = format!("RDMA Write, 1 MiB, 4 connections, queues: {count}");

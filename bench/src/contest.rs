@@ -135,7 +135,7 @@ pub(super) enum Job {
     },
     /// One stream of iperf3.
     Iperf3,
-    /// `flue bench yardstick KIND`.
+    /// `flue bench baseline KIND`.
     Yardstick {
         /// Kind and its options.
         arguments: Vec<String>,

@@ -24,7 +24,7 @@
 //!
 //! 1. Write its loop in a file under `baseline`: `bed` provides TAPs, `measure` clocks and CPU times. It returns an
 //!    `Outcome`, and fails when a frame was lost.
-//! 2. Add a variant to [`baseline::Kind`], with its name and its call. `flue bench yardstick NAME` then prints one line
+//! 2. Add a variant to [`baseline::Kind`], with its name and its call. `flue bench baseline NAME` then prints one line
 //!    of JSON.
 //! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` in which it is compared. A new kind of program
 //!    also needs a `System`, with a color in `page/style.css`.
@@ -58,7 +58,7 @@ use std::{
 
 use clap::{Args, Subcommand};
 use flue_network::environment;
-use flue_report::{Console, failure::Failure};
+use flue_report::{Console, Document, failure::Failure};
 
 pub use self::place::JoinArgs;
 use self::{
@@ -66,7 +66,7 @@ use self::{
     contest::{Group, Job, Need},
     found::Found,
     machine::{Build, Machine},
-    outcome::{Contest, Report, SCHEMA, Score, Settings},
+    outcome::{Contest, Report, Score, Settings},
     pace::{Pace, ResampleCounts},
     place::Place,
     process::{Fault, Signals},
@@ -83,16 +83,16 @@ const MTU_BYTES: std::ops::RangeInclusive<i64> = 1280..=65_521;
 /// Range of the length of a measurement, seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
 
-/// Compare flue with kernel TCP, libfabric, UCX, iperf3 and smoltcp on this machine
+/// Compare flue with kernel TCP, libfabric, UCX, iperf3 and smoltcp
 ///
-/// Runs in network namespaces of its own: one with a bridge for the TAPs of flue's nodes, and two joined by a veth
-/// pair for the others. Each round measures every contestant once, so that other load on the machine affects all of
-/// them; the medians of the rounds are compared. Peers that are not installed are skipped, and the output names their
-/// packages. Nothing is left behind, not even after Ctrl-C.
+/// Runs in network namespaces of its own: one with a bridge for the TAPs of nodes, and two joined by a veth pair for
+/// the peers. Each round measures every contestant once, so that other load on the machine affects all of them. The
+/// medians of the rounds are compared. Peers that are not installed are skipped, and their packages are printed.
+/// Everything is removed, also on Ctrl-C.
 ///
-/// Needs what "flue doctor" checks. Other load on the machine lowers the figures; it changes the ratios less. A full
-/// run takes about 15 minutes, --only goals about half of that, and up to twice as long where a virtual machine is slow
-/// for seconds at a time: then samples wait, or are taken again.
+/// Requires what "flue doctor" checks. Other load on the machine lowers the figures; it changes the ratios less. A full
+/// run takes about 15 minutes, --only goals about half of that, and up to twice as long on a virtual machine that is
+/// slow for seconds at a time: samples are then delayed or repeated.
 #[derive(Args, Clone, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -100,17 +100,16 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
   flue bench --html bench.html --json bench.json
   flue bench --only goals
   flue bench --only write-1m,latency-write --rounds 9 --seconds 2
-  flue bench --quick --only size-write --html sizes.html
-
-Exit status: 0 when the run is complete, even if goals are missed (but see --check); 1 when flue itself could not be
-measured; 3 when the machine lacks something."
+  flue bench --quick --only size-write --html sizes.html"
 )]
 pub struct BenchArgs {
     /// A part of the bench.
     #[command(subcommand)]
     pub part: Option<BenchPart>,
 
-    /// Measurements of each contestant: 1..=99; at most 3 for the points of charts
+    /// Measure each contestant this many times: 1..=99
+    ///
+    /// At most 3 times for the points of charts.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
@@ -119,19 +118,21 @@ pub struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_seconds)]
     pub seconds: f64,
 
-    /// Rows and charts to measure, as --list names them; "goals" is all rows, "plots" all charts
+    /// Measure these rows and charts; "goals": all rows, "plots": all charts
+    ///
+    /// --list prints the names.
     #[arg(long, value_name = "ROW,…", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Fewer points in the charts, and one round of them
+    /// Measure fewer points of charts, in one round
     #[arg(long)]
     pub quick: bool,
 
-    /// List what would be measured, and exit
+    /// List rows and charts, and exit
     #[arg(long)]
     pub list: bool,
 
-    /// Also count the system calls of flue per message; needs strace
+    /// Count system calls of flue per message; requires strace
     #[arg(long)]
     pub syscalls: bool,
 
@@ -139,7 +140,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub check: bool,
 
-    /// MTU of all links, bytes: 1280..=65521
+    /// Set the MTU of all links, bytes: 1280..=65521
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(MTU_BYTES))]
     pub mtu: u16,
@@ -152,16 +153,16 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Show no progress on the terminal
+    /// Print results and errors only, no progress
     #[arg(short, long)]
     pub quiet: bool,
 }
 
 /// Parts of the bench that run as processes of their own.
 #[derive(Subcommand, Clone, Debug)]
-#[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
+#[allow(missing_docs, reason = "a comment on a variant would replace its help")]
 pub enum BenchPart {
-    #[command(hide = true)]
+    #[command(name = "baseline", alias = "yardstick", hide = true)]
     Yardstick(YardstickArgs),
     #[command(hide = true)]
     Join(JoinArgs),
@@ -171,7 +172,7 @@ pub enum BenchPart {
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| SECONDS.contains(seconds));
-    seconds.ok_or_else(|| format!("not {} to {} seconds", SECONDS.start(), SECONDS.end()))
+    seconds.ok_or_else(|| format!("expected seconds, {} to {}", SECONDS.start(), SECONDS.end()))
 }
 
 /// Runs `flue bench`. Call it before the process has a second thread.
@@ -224,8 +225,9 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     report.interrupted_by = ended.err();
     report.resampled = bench.pace.resampled();
     show_results(&report, console);
-    write_files(args, &report, console)?;
-    conclude(args, &report)
+    let ended = conclude(args, &report);
+    write_files(args, &report, ended.as_ref().err(), console)?;
+    ended
 }
 
 /// Returns the groups selected by `--only`.
@@ -233,8 +235,8 @@ fn chosen(args: &BenchArgs) -> Result<Vec<Group>, Failure> {
     let mut groups = catalog::groups(args.quick);
     for word in &args.only {
         if !groups.iter().any(|group| group.matches(word)) {
-            return Err(Failure::usage(format!("--only {word}: there is no such row or chart"))
-                .with_hint("flue bench --list prints the names"));
+            return Err(Failure::usage(format!("--only {word}: row or chart not found"))
+                .with_hint("\"flue bench --list\" prints the names"));
         }
     }
     let is_selected =
@@ -257,7 +259,6 @@ fn list(groups: &[Group], console: &mut Console<'_>) {
 fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
     let plot_rounds = if args.quick { 1 } else { args.rounds.min(PLOT_ROUNDS_MAX) };
     Report {
-        schema: SCHEMA,
         flue: Build::read(),
         date: machine::now(),
         command: std::env::args().collect(),
@@ -288,17 +289,17 @@ fn show_setup(report: &Report, console: &mut Console<'_>) {
     }
     for peer in report.peers.iter().filter(|peer| !peer.found) {
         let (name, why, package) = (peer.name, &peer.detail, peer.package);
-        console.say(format_args!("{name} is skipped: {why} (Debian: apt-get install {package})"));
+        console.say(format_args!("{name}: skipped: {why}: apt-get install {package} (Debian)"));
     }
     if report.flue.profile == "debug" {
-        console.say("this is a debug build: its figures are meaningless");
+        console.say("flue: debug build: the figures are meaningless; use a release build");
     }
 }
 
 fn show_results(report: &Report, console: &mut Console<'_>) {
     if report.contests.iter().any(|contest| contest.is_row) {
         console.say(format_args!("\n{}", text::rows(report)));
-        console.say("medians of the rounds; ratio: flue's median divided by the peer's");
+        console.say("medians of the rounds; ratio: median of flue divided by that of the peer");
     }
     for (panel, title) in page::PANELS {
         if let Some(table) = text::points(report, panel) {
@@ -311,7 +312,7 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
     let ResampleCounts { again, slow } = report.resampled;
     if again + slow > 0 {
         console.say(format_args!(
-            "processors exchanged data slowly at times: {again} samples were taken again, {slow} are slow"
+            "data exchange between CPUs: slow at times: {again} samples repeated, {slow} slow samples kept"
         ));
     }
     for line in text::failures(report) {
@@ -327,10 +328,12 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
 fn write_files(
     args: &BenchArgs,
     report: &Report,
+    failure: Option<&Failure>,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
+        let document = Document::new(outcome::NAME, failure, report);
+        let text = document.pretty().map_err(io::Error::other);
         text.and_then(|text| fs::write(path, text + "\n"))
             .map_err(|error| write_failure(path, &error))?;
         console.say(format_args!("results: {}", path.display()));
@@ -352,11 +355,11 @@ fn conclude(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
         return Err(Failure::work(format!("interrupted by {name}")));
     }
     if let Some((id, why)) = report.own_failures().first() {
-        return Err(Failure::work(format!("flue could not be measured: {id}: {why}")));
+        return Err(Failure::work(format!("measurement of flue: {id}: {why}")));
     }
     let missed = report.tally().missed;
     if args.check && missed > 0 {
-        return Err(Failure::work(format!("{missed} goals are missed")));
+        return Err(Failure::work(format!("goals: {missed} missed, expected 0")));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Results of a run: the document "flue-bench/1", the source of tables and page.
+//! Results of a run: the body of the document "flue.bench/1", the source of tables and page.
 //!
 //! Values are in base units: bit/s, messages/s, ns, s/GB. A value that was not measured is null.
 
@@ -16,8 +16,8 @@ use super::{
     syscalls::Calls,
 };
 
-/// Name and version of the document. A key that is removed or changes its meaning increments the version.
-pub(super) const SCHEMA: &str = "flue-bench/1";
+/// Name of the document.
+pub(super) const NAME: &str = "bench";
 
 /// One measurement of a contestant.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -240,11 +240,9 @@ pub(super) struct Settings {
     pub(super) congestion_control: Option<&'static str>,
 }
 
-/// Document of a run.
+/// Body of the document of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Report {
-    /// Schema of the document, [`SCHEMA`].
-    pub(super) schema: &'static str,
     /// Build of flue.
     pub(super) flue: Build,
     /// Start of the run, UTC.

@@ -199,7 +199,7 @@ impl Holder {
         if line == HELD {
             Ok(holder)
         } else {
-            Err(Failure::lacking("no network namespace for the peers: flue bench hold failed"))
+            Err(Failure::lacking("network namespace of the peers: flue bench hold failed"))
         }
     }
 
@@ -255,7 +255,7 @@ impl JoinArgs {
             .map_err(|error| Failure::lacking(format!("PR_SET_PDEATHSIG: {error}")))?;
         // The parent may have exited before the call.
         if self.parent.is_some_and(|parent| getppid() != Pid::from_raw(parent)) {
-            return Err(Failure::work("the parent process has died"));
+            return Err(Failure::work("parent process: exited"));
         }
         if let Some(path) = &self.namespace {
             let failed = |why: String| Failure::work(format!("enter {}: {why}", path.display()));
@@ -266,7 +266,7 @@ impl JoinArgs {
             let _ = namespace::show_own_links();
         }
         let Some((program, arguments)) = self.program.split_first() else {
-            return Err(Failure::usage("no program"));
+            return Err(Failure::usage("PROGRAM: missing"));
         };
         let error = Command::new(program).args(arguments).exec();
         Err(Failure::lacking(format!("{}: {error}", Path::new(program).display())))

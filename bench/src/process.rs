@@ -205,7 +205,7 @@ impl Running {
         if self.wait_some(signals, limit)? {
             return self.collect();
         }
-        Err(Fault::Failed(format!("{}: not done after {} s", self.name, limit.as_secs())))
+        Err(Fault::Failed(format!("{}: still running after {} s", self.name, limit.as_secs())))
     }
 
     /// Returns the last line of output so far.
@@ -355,7 +355,7 @@ mod tests {
         let mut running = shell("sleep 600 & wait");
         let brief = Duration::from_millis(20);
         let fault = running.wait(&signals, brief).unwrap_err();
-        assert!(matches!(fault, Fault::Failed(why) if why.contains("not done")));
+        assert!(matches!(fault, Fault::Failed(why) if why.contains("still running")));
         let fault = running.wait_ready(&Ready::Listening(1), &signals, brief).unwrap_err();
         assert!(matches!(fault, Fault::Failed(why) if why.contains("not ready")));
         let pid = running.child.id();

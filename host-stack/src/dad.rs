@@ -20,7 +20,7 @@ use smoltcp::{
 offload_engine::option_enum! {
     /// Use of duplicate address detection.
     pub enum Detection {
-        /// Refuse to start with an address that another station answers for
+        /// Refuse to start with an address that another station uses
         #[default]
         On,
         /// Start without the check

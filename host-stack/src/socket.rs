@@ -52,13 +52,12 @@ impl ConsumerId {
 offload_engine::option_enum! {
     /// Selection of offloaded connections.
     pub enum OffloadPolicy {
-        /// Each one, as soon as it is established
+        /// All, once established
         #[default]
         Always,
         /// None
         Never,
-        /// Those that have carried 64 KiB in one direction, or as much as is configured, and at once those of queue
-        /// pairs
+        /// After --offload-after-bytes or --offload-after-age; connections of queue pairs at once
         // More precisely: of clients that request it.
         Auto,
     }

@@ -28,8 +28,8 @@ pub fn check_tun() -> Result<(), Error> {
 fn check_tun_at(path: &Path) -> Result<(), Error> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Error::prerequisite(format!("{shown} does not exist"))
-            .with_hint("modprobe tun; in a container, pass the device in (--device /dev/net/tun)"),
+        io::ErrorKind::NotFound => Error::prerequisite(format!("{shown}: not found"))
+            .with_hint("modprobe tun; in a container, add --device /dev/net/tun"),
         _ => Error::prerequisite(format!("{shown}: {error}")),
     })?;
     let device = rustix::fs::major(metadata.rdev());
@@ -38,7 +38,7 @@ fn check_tun_at(path: &Path) -> Result<(), Error> {
     {
         let (major, minor) = TUN_DEVICE;
         return Err(Error::prerequisite(format!(
-            "{shown} is not the TUN device (character device {major}, {minor})"
+            "{shown}: not the TUN device, expected character device {major}:{minor}"
         ))
         .with_hint(format!("rm {shown}; mknod -m 666 {shown} c {major} {minor}")));
     }
@@ -50,21 +50,21 @@ fn open_failure(path: &Path, metadata: &fs::Metadata, error: &io::Error) -> Erro
     let shown = path.display();
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::ACCESS) => Error::prerequisite(format!(
-            "{shown} cannot be opened: its mode is {:04o}, its owner {}:{}",
+            "{shown}: permission denied: mode {:04o}, owner {}:{}",
             metadata.permissions().mode() & 0o7777,
             metadata.uid(),
             metadata.gid()
         ))
-        .with_hint(format!("chmod 666 {shown} (what udev does), or run as root")),
+        .with_hint(format!("chmod 666 {shown} (as udev does), or run as root")),
         Some(Errno::PERM) => Error::prerequisite(format!(
-            "{shown} cannot be opened: forbidden by the device rules of a control group"
+            "{shown}: forbidden by the device rules of a control group"
         ))
-        .with_hint("pass the device into the container (--device /dev/net/tun)"),
-        Some(Errno::NODEV | Errno::NXIO) => Error::prerequisite(format!(
-            "{shown} is there, but the kernel has no TUN driver behind it"
-        ))
-        .with_hint("modprobe tun (CONFIG_TUN)"),
-        _ => Error::prerequisite(format!("{shown} cannot be opened: {error}")),
+        .with_hint("start the container with --device /dev/net/tun"),
+        Some(Errno::NODEV | Errno::NXIO) => {
+            Error::prerequisite(format!("{shown}: the kernel has no TUN driver"))
+                .with_hint("modprobe tun (CONFIG_TUN)")
+        }
+        _ => Error::prerequisite(format!("{shown}: {error}")),
     }
 }
 
@@ -80,13 +80,12 @@ pub fn tap_error(error: TapError) -> Error {
         TapError::Mtu { .. } => Error::option(format!("--mtu: {text}")),
         TapError::Queues { .. } => Error::option(format!("--queues: {text}")),
         TapError::NoVnetHeader { .. } => {
-            Error::prerequisite(text).with_hint("--vnet auto falls back to plain frames")
+            Error::prerequisite(text).with_hint("use --vnet auto, which falls back to plain frames")
         }
-        TapError::NoReclaim { .. } => {
-            Error::prerequisite(text).with_hint("--tx-page-recycling auto works without it")
-        }
+        TapError::NoReclaim { .. } => Error::prerequisite(text)
+            .with_hint("use --tx-page-recycling auto, which does not require it"),
         TapError::Descriptor { .. } => Error::option(format!("--tap-fd: {text}")),
-        TapError::NoMultiQueue => Error::prerequisite(text).with_hint("--queues 1"),
+        TapError::NoMultiQueue => Error::prerequisite(text).with_hint("use --queues 1"),
         TapError::NodeAbsent { .. }
         | TapError::NodeWithoutDriver { .. }
         | TapError::NodeDenied { .. }
@@ -104,7 +103,7 @@ mod tests {
     fn absent_node_is_named() {
         let failure = check_tun_at(Path::new("/dev/net/no-such-node")).unwrap_err();
         assert_eq!(failure.cause, Cause::Prerequisite);
-        assert!(failure.message.contains("/dev/net/no-such-node does not exist"), "{failure}");
+        assert!(failure.message.contains("/dev/net/no-such-node: not found"), "{failure}");
         assert!(failure.hint.unwrap().contains("modprobe tun"));
     }
 
@@ -112,7 +111,7 @@ mod tests {
     fn another_device_is_refused() {
         for other in ["/dev/null", "/proc/self/status", "/"] {
             let failure = check_tun_at(Path::new(other)).unwrap_err();
-            assert!(failure.message.contains("is not the TUN device"), "{failure}");
+            assert!(failure.message.contains("not the TUN device"), "{failure}");
         }
     }
 
@@ -121,7 +120,7 @@ mod tests {
         let metadata = fs::metadata("/dev/null").unwrap();
         let refused = io::Error::from(Errno::ACCESS);
         let failure = open_failure(Path::new("/dev/net/tun"), &metadata, &refused);
-        assert!(failure.message.contains("mode is 0666, its owner 0:0"), "{failure}");
+        assert!(failure.message.contains("mode 0666, owner 0:0"), "{failure}");
         let forbidden = io::Error::from(Errno::PERM);
         let failure = open_failure(Path::new("/dev/net/tun"), &metadata, &forbidden);
         assert!(failure.message.contains("control group"), "{failure}");

@@ -86,10 +86,9 @@ impl From<NetError> for Error {
         let code = error.source.raw_os_error().map(Errno::from_raw_os_error);
         match code {
             Some(Errno::PERM | Errno::ACCESS) => Self::prerequisite(error.to_string())
-                .with_hint("changing links needs CAP_NET_ADMIN in their network namespace"),
-            Some(Errno::OPNOTSUPP) => Self::prerequisite(error.to_string()).with_hint(
-                "the kernel was built without this kind of link, or its module is absent",
-            ),
+                .with_hint("run with CAP_NET_ADMIN in the network namespace of the link"),
+            Some(Errno::OPNOTSUPP) => Self::prerequisite(error.to_string())
+                .with_hint("load the kernel module of this link type, or use a kernel that has it"),
             _ => Self::operation(error.to_string()),
         }
     }

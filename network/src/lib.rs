@@ -226,13 +226,13 @@ impl Netlink {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
         let request = RouteNetlinkMessage::GetLink(message);
-        let answers = self.ask("look up", name, Mode::Get, request)?;
+        let answers = self.ask("interface", name, Mode::Get, request)?;
         let view = answers.iter().find_map(|answer| match answer {
             RouteNetlinkMessage::NewLink(message) => Some(LinkView::from_message(message)),
             _ => None,
         });
         view.ok_or_else(|| NetError {
-            operation: "look up",
+            operation: "interface",
             object: name.into(),
             source: Errno::NODEV.into(),
         })
@@ -305,7 +305,7 @@ impl Netlink {
     /// # Errors
     /// ENODEV, EPERM.
     pub fn set_up(&mut self, name: &str) -> Result<(), NetError> {
-        self.change("bring up", name, |message| {
+        self.change("set up", name, |message| {
             message.header.flags = LinkFlags::Up;
             message.header.change_mask = LinkFlags::Up;
         })

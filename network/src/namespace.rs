@@ -136,13 +136,14 @@ impl Settings {
 /// Returns an error with the reason why unshare(2), with or without NEWUSER, failed with `errno`.
 fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Error {
     let forbids = |path: &str, value: &str, advice: &str| {
-        Error::prerequisite(format!("namespaces are forbidden by {path} = {value}"))
-            .with_hint(advice)
+        Error::prerequisite(format!("namespaces: disabled by {path} = {value}")).with_hint(advice)
     };
-    let what = if user { "a user and network namespace" } else { "a network namespace" };
+    let what = if user { "user and network namespace" } else { "network namespace" };
     if user && !settings.has_user_namespaces {
-        return Error::prerequisite("the kernel has no user namespaces (CONFIG_USER_NS)")
-            .with_hint("run as root");
+        return Error::prerequisite(
+            "user namespaces: not supported by this kernel (CONFIG_USER_NS)",
+        )
+        .with_hint("run as root");
     }
     if user && settings.max_user_namespaces == Some(0) {
         return forbids(
@@ -163,16 +164,15 @@ fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Error {
                       for flue with \"userns,\", or run as root";
         return forbids(APPARMOR_RESTRICT, "1", advice);
     }
-    let failure =
-        Error::prerequisite(format!("unshare: no {}: {errno}", what.trim_start_matches("a ")));
+    let failure = Error::prerequisite(format!("create a {what}: {errno}"));
     match errno {
         Errno::PERM if user => failure.with_hint(
-            "a container's seccomp profile or a chroot forbids user namespaces here; run as root, or \
-             allow unshare(2)",
+            "run as root, or allow unshare(2) in the seccomp profile of the container; a chroot also \
+             forbids user namespaces",
         ),
-        Errno::PERM => failure.with_hint("this needs CAP_SYS_ADMIN"),
+        Errno::PERM => failure.with_hint("run with CAP_SYS_ADMIN"),
         Errno::NOSPC | Errno::USERS => failure
-            .with_hint(format!("the limit in {MAX_USER_NAMESPACES} or {MAX_NET_NAMESPACES} is reached")),
+            .with_hint(format!("raise {MAX_USER_NAMESPACES} or {MAX_NET_NAMESPACES}")),
         _ => failure,
     }
 }
@@ -205,7 +205,7 @@ mod tests {
             (Settings { apparmor_restrict: Some(1), ..OPEN }, Errno::PERM, APPARMOR_RESTRICT),
             (Settings { has_user_namespaces: false, ..OPEN }, Errno::INVAL, "CONFIG_USER_NS"),
             (OPEN, Errno::PERM, "seccomp"),
-            (OPEN, Errno::USERS, "limit"),
+            (OPEN, Errno::USERS, "raise /proc/sys/user"),
         ];
         for (settings, errno, word) in cases {
             let text = message(errno, true, settings);

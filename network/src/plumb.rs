@@ -63,7 +63,7 @@ pub fn make_ready(
     }
     // Change only the settings that differ: the owner of a TAP need not have CAP_NET_ADMIN.
     let mtu_bytes = u16::try_from(mtu_bytes)
-        .map_err(|_| Error::option(format!("--mtu: {mtu_bytes} bytes, a TAP has at most 65521")))?;
+        .map_err(|_| Error::option(format!("--mtu {mtu_bytes}: expected at most 65521 bytes")))?;
     if current.mtu_bytes != Some(mtu_bytes.into()) {
         netlink.set_mtu(tap, mtu_bytes)?;
     }
@@ -72,7 +72,7 @@ pub fn make_ready(
         match netlink.set_txqueuelen(tap, frames) {
             // A shorter queue is sufficient for operation.
             Err(error) if is_denied(&error) => {
-                tracing::warn!(%error, "the kernel keeps {} frames", current.txqueuelen.unwrap_or(0));
+                tracing::warn!(%error, frames = current.txqueuelen, "txqueuelen: unchanged");
             }
             other => other?,
         }

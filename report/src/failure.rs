@@ -1,25 +1,25 @@
 //! Failures of a run: three kinds, each with an exit status. Library errors are converted to a failure here.
-//!
-//! | status | kind | remedy |
-//! |---|---|---|
-//! | 1 | [`Kind::Work`] | depends on the error |
-//! | 2 | [`Kind::Usage`] | another command line |
-//! | 3 | [`Kind::Lacking`] | a change to the machine: a device node, a capability, a kernel setting |
+//! [`exit_status_help`] lists the exit statuses for help texts.
 
 use std::fmt;
 
 use flue_network::{Cause, NetError};
 use serde::{Deserialize, Serialize};
 
+/// Exit status of a command whose standard output is a broken pipe, as a shell reports it after SIGPIPE.
+pub const BROKEN_PIPE_STATUS: u8 = 128 + 13;
+
 /// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// The run started and failed.
+    #[serde(rename = "failure")]
     Work,
     /// The command line is wrong.
     Usage,
     /// A prerequisite is missing.
+    #[serde(rename = "prerequisite")]
     Lacking,
 }
 
@@ -32,6 +32,29 @@ impl Kind {
             Self::Lacking => 3,
         }
     }
+
+    /// Returns the meaning of the exit status.
+    const fn meaning(self) -> &'static str {
+        match self {
+            Self::Work => "failure",
+            Self::Usage => "usage error",
+            Self::Lacking => "missing prerequisite: device node, capability or kernel setting",
+        }
+    }
+}
+
+/// Returns the section of help texts that lists the exit statuses of a failed run.
+pub fn failure_status_help() -> String {
+    let mut text = String::new();
+    for kind in [Kind::Work, Kind::Usage, Kind::Lacking] {
+        text.push_str(&format!("\n  {:<4} {}", kind.exit_status(), kind.meaning()));
+    }
+    text + &format!("\n  {BROKEN_PIPE_STATUS:<4} standard output is a broken pipe")
+}
+
+/// Returns the section of help texts that lists all exit statuses.
+pub fn exit_status_help() -> String {
+    format!("Exit status:\n  0    success{}", failure_status_help())
 }
 
 /// Failure of a run.
@@ -46,7 +69,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of the run itself.
+    /// A failure of the run itself; `message` has the form `subject: problem`.
     pub fn work(message: impl Into<String>) -> Self {
         Self { kind: Kind::Work, message: message.into(), hint: None }
     }
@@ -128,6 +151,10 @@ mod tests {
         assert_eq!(Failure::work("x").exit_status(), 1);
         assert_eq!(Failure::usage("x").exit_status(), 2);
         assert_eq!(Failure::lacking("x").exit_status(), 3);
+        let help = exit_status_help();
+        let lines: Vec<&str> = help.lines().skip(1).map(|line| line[..7].trim()).collect();
+        assert_eq!(lines, ["0", "1", "2", "3", "141"], "{help}");
+        assert!(help.contains("  2    usage error\n"), "{help}");
     }
 
     #[test]

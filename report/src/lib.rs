@@ -16,41 +16,68 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Version of the documents' schema. It increases when a key changes its meaning or is removed, not when a key is
-/// added.
+/// Version of the schemas. It increases when a key changes its meaning or is removed, not when a key is added.
 pub const SCHEMA_VERSION: u32 = 1;
+/// Name of the schema of an error without a command, such as an unknown option.
+pub const ERROR: &str = "error";
 
-/// The document of `--json`. All keys are always present; unknown values are null.
+/// Returns the schema of the documents `name`, usually the name of a command: `flue.NAME/VERSION`.
+pub fn schema(name: &str) -> String {
+    format!("flue.{name}/{SCHEMA_VERSION}")
+}
+
+/// A document: the keys that all documents have, then those of the body. All keys are always present; unknown values
+/// are null.
 #[derive(Serialize, Debug)]
-pub struct Document<'a> {
-    /// "flue." and the name of the command.
+pub struct Document<'a, B> {
+    /// [`schema`].
     pub schema: String,
-    /// [`SCHEMA_VERSION`].
-    pub schema_version: u32,
     /// True if the run succeeded.
     pub ok: bool,
     /// Exit status of the process.
     pub exit_status: u8,
     /// The failure; `None` if `ok`.
     pub error: Option<&'a Failure>,
+    /// Keys of this schema.
+    #[serde(flatten)]
+    pub body: B,
+}
+
+/// Body of the documents of a [`Console`].
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub struct Body<'a> {
     /// The effective configuration, if known.
     pub config: Option<&'a Value>,
     /// The results so far, if any.
     pub result: Option<&'a Value>,
 }
 
-impl<'a> Document<'a> {
-    /// Creates a document of `command`, or of "flue" if `command` is `None`.
-    pub fn new(command: Option<&str>, error: Option<&'a Failure>) -> Self {
+impl<'a, B: Serialize> Document<'a, B> {
+    /// Creates the document `name` of a run that ended with `error`.
+    pub fn new(name: &str, error: Option<&'a Failure>, body: B) -> Self {
         Self {
-            schema: command.map_or_else(|| "flue".into(), |command| format!("flue.{command}")),
-            schema_version: SCHEMA_VERSION,
+            schema: schema(name),
             ok: error.is_none(),
             exit_status: error.map_or(0, Failure::exit_status),
             error,
-            config: None,
-            result: None,
+            body,
         }
+    }
+
+    /// Returns the document on several lines.
+    ///
+    /// # Errors
+    /// The body has a map with keys that are not strings.
+    pub fn pretty(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// Returns the document on one line.
+    ///
+    /// # Errors
+    /// As [`Document::pretty`].
+    pub fn line(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
     }
 }
 
@@ -121,13 +148,18 @@ impl<'w> Console<'w> {
 
     /// Prints the effective configuration to standard error, and adds it to the document.
     pub fn config(&mut self, config: &(impl Serialize + std::fmt::Display)) {
-        self.config = serde_json::to_value(config).ok();
+        self.set_config(config);
         if !self.style.quiet && !self.style.json {
             for line in config.to_string().lines() {
                 // A write error on standard error cannot be reported.
                 let _ = writeln!(self.err, "# {line}");
             }
         }
+    }
+
+    /// Adds the effective configuration to the document, and does not print it.
+    pub fn set_config(&mut self, config: &impl Serialize) {
+        self.config = serde_json::to_value(config).ok();
     }
 
     /// Prints a step or a part of the result. Prints nothing with `--json`.
@@ -188,11 +220,8 @@ impl<'w> Console<'w> {
             return stdout::BROKEN_PIPE_STATUS;
         }
         if self.style.json {
-            let document = Document {
-                config: self.config.as_ref(),
-                result: self.result.as_ref(),
-                ..Document::new(Some(self.command), failure.as_ref())
-            };
+            let body = Body { config: self.config.as_ref(), result: self.result.as_ref() };
+            let document = Document::new(self.command, failure.as_ref(), body);
             let stream = match self.style.document_to {
                 DocumentTo::Stdout => &mut self.out,
                 DocumentTo::Stderr => &mut self.err,
@@ -216,9 +245,11 @@ impl<'w> Console<'w> {
 ///
 /// # Errors
 /// Errors of the stream.
-pub fn write_document(out: &mut dyn Write, document: &Document<'_>) -> io::Result<()> {
-    // Serialization of a document cannot fail; writing can.
-    let text = serde_json::to_string_pretty(document).map_err(io::Error::other)?;
+pub fn write_document(
+    out: &mut dyn Write,
+    document: &Document<'_, impl Serialize>,
+) -> io::Result<()> {
+    let text = document.pretty().map_err(io::Error::other)?;
     writeln!(out, "{text}")?;
     out.flush()
 }
@@ -271,12 +302,11 @@ mod tests {
             console.result(&serde_json::json!({ "time_ns": 5, "rtt_ns": null }));
         });
         assert_eq!(status, 3);
+        assert!(out.starts_with("{\n  \"schema\": \"flue.test/1\",\n"), "{out}");
         let document: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!(document["schema"], "flue.test");
-        assert_eq!(document["schema_version"], SCHEMA_VERSION);
         assert_eq!(document["ok"], false);
         assert_eq!(document["exit_status"], 3);
-        assert_eq!(document["error"]["kind"], "lacking");
+        assert_eq!(document["error"]["kind"], "prerequisite");
         assert_eq!(document["error"]["hint"], "modprobe tun");
         assert!(document["config"].is_null());
         assert_eq!(document["result"]["time_ns"], 5);

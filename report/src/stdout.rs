@@ -11,10 +11,8 @@ use std::{
 
 use rustix::io::Errno;
 
+pub use crate::failure::BROKEN_PIPE_STATUS;
 use crate::failure::Failure;
-
-/// Exit status of a command whose standard output is a broken pipe, as a shell reports it after SIGPIPE.
-pub const BROKEN_PIPE_STATUS: u8 = 128 + 13;
 
 /// True if standard output was closed when the process started.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);

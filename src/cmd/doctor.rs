@@ -27,11 +27,10 @@ use crate::{
     report::Console,
 };
 
-/// Tell what this machine has of what flue needs, and what to do about the rest
+/// Check prerequisites and suggest fixes
 ///
-/// Tries everything in a network namespace of its own: the TUN device node, namespaces, a bridge, a veth
-/// pair, a TAP with and without virtio-net header, and whether frames would pass. Exit status 3 when
-/// "flue lab" could not run.
+/// Tests them in a network namespace of its own: the TUN device node, namespaces, a bridge, a veth pair, a TAP with and
+/// without virtio-net header, and forwarding. Exits with status 3 if a prerequisite of "flue lab" is missing.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// Output format.
@@ -99,10 +98,10 @@ pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure>
     if missing.is_empty() {
         return Ok(());
     }
-    let lacking = Failure::lacking(format!("this machine lacks: {}", missing.join(", ")));
+    let lacking = Failure::lacking(format!("missing prerequisites: {}", missing.join(", ")));
     let has_sockets = checks.iter().any(|check| check.ok && check.name == SOCKETS);
     Err(match has_sockets {
-        true => lacking.with_hint("without a TAP: flue lab --transport kernel"),
+        true => lacking.with_hint("kernel sockets require no TAP: flue lab --transport kernel"),
         false => lacking,
     })
 }
@@ -113,12 +112,12 @@ pub fn examine() -> Vec<Check> {
         Check::new(SOCKETS, false, try_sockets()),
         Check::new("verbs programs", false, try_verbs()),
     ];
-    let tun = environment::check_tun().map(|()| format!("{} can be opened", environment::TUN_NODE));
+    let tun = environment::check_tun().map(|()| format!("{} opened", environment::TUN_NODE));
     let has_tun = tun.is_ok();
     checks.push(Check::new("TUN device node", true, tun.map_err(Failure::from)));
     let entered = namespace::enter().map(|entered| match entered {
-        Entered::Privileged => "with the capabilities of this user".to_owned(),
-        Entered::UserNamespace => "through a user namespace, without root".to_owned(),
+        Entered::Privileged => "created with the capabilities of this user".to_owned(),
+        Entered::UserNamespace => "created through a user namespace, without root".to_owned(),
     });
     let has_namespace = entered.is_ok();
     checks.push(Check::new("network namespace", true, entered.map_err(Failure::from)));
@@ -137,7 +136,7 @@ fn examine_links(has_tun: bool) -> Vec<Check> {
     let bridge = plumb::make_bridge(&mut netlink, "doctor0", MTU_DEFAULT_BYTES);
     let has_bridge = bridge.is_ok();
     let made = |result: Result<(), crate::net::NetError>| {
-        result.map(|()| "can be made".to_owned()).map_err(Failure::from)
+        result.map(|()| "created".to_owned()).map_err(Failure::from)
     };
     let end = |name| VethEnd { name, namespace: None };
     let veth = netlink.create_veth(end("doctor1"), end("doctor2"), MTU_DEFAULT_BYTES);
@@ -160,7 +159,7 @@ fn try_sockets() -> Result<String, Failure> {
     let opened = connected
         .and_then(|_| ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()));
     match opened {
-        Ok(_) => Ok("carry queue pairs: \"flue lab --transport kernel\" needs no more".into()),
+        Ok(_) => Ok("support queue pairs: flue lab --transport kernel".into()),
         Err(error) => Err(Failure::lacking(error.to_string())),
     }
 }
@@ -179,15 +178,15 @@ fn try_verbs() -> Result<String, Failure> {
             let devices = output.lines().skip(2).filter_map(|line| line.split_whitespace().next());
             match devices.collect::<Vec<_>>().join(", ") {
                 devices if status.success() && !devices.is_empty() => {
-                    Ok(format!("\"flue run\" gives them {library}; {program} sees {devices}"))
+                    Ok(format!("library {library}; {program} lists {devices}"))
                 }
                 _ => Err(Failure::lacking(format!(
-                    "{program} sees no device of {library}: {status}"
+                    "{program}: lists no device of {library}: {status}"
                 ))),
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(format!("\"flue run\" gives them {library}; {program} is not installed to try it"))
+            Ok(format!("library {library}; not tested, because {program} is not installed"))
         }
         Err(error) => Err(Failure::lacking(format!("{program}: {error}"))),
     }
@@ -201,17 +200,14 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
     if bridged {
         plumb::make_port(netlink, NAME, "doctor0")?;
         netlink.wait_forwarding(NAME, LIMIT)?;
-        return Ok("can be made, and forwards as the port of a bridge".into());
+        return Ok("created; forwards as a port of a bridge".into());
     }
     let tso_max = link.capabilities().tso4_max;
     Ok(if vnet_header {
-        let pages =
-            if reclaims { "come back to their processor" } else { "stay with their reader" };
-        format!(
-            "can be made; segments of up to {tso_max} bytes leave in one call, transmitted pages {pages}"
-        )
+        let pages = if reclaims { "recycled" } else { "not recycled" };
+        format!("created; GSO packets of up to {tso_max} bytes, transmitted pages {pages}")
     } else {
-        "can be made".into()
+        "created".into()
     })
 }
 
@@ -221,7 +217,7 @@ fn try_queues() -> Result<String, Failure> {
     let mtu = MTU_DEFAULT_BYTES.into();
     let options = TapOptions::new(NAME, mtu, VnetMode::Auto);
     let queues = open_tap_queues(&options, QUEUES_MAX.into()).map_err(tap_error)?;
-    Ok(format!("can be made, with {} of them", queues.len()))
+    Ok(format!("created with {} queues", queues.len()))
 }
 
 #[cfg(test)]

@@ -27,10 +27,10 @@ use crate::{
     units::format_duration,
 };
 
-/// Have a running node hand a connection to its offload target
+/// Offload a connection of a running node to its target
 ///
-/// Whatever the node's policy says. Ends when the target has taken the connection over, or says why it has not: the
-/// host stack's reason, or the target's status by name and number.
+/// Independent of the policy of the node. Exits when the connection is offloaded, or prints the reason for the refusal:
+/// that of the host stack, or the target's status by name and number.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue offload 10.77.0.1:5000
@@ -42,10 +42,10 @@ pub struct OffloadArgs {
     pub common: MoveArgs,
 }
 
-/// Have a running node take a connection back from its offload target
+/// Upload a connection of a running node to its host stack
 ///
-/// The connection lives on in the host stack, with all that was not sent, acknowledged or delivered. A queue pair on it
-/// goes on working.
+/// The connection continues in the host stack, with all data that was not sent, acknowledged or delivered. A queue pair
+/// on it continues to work.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue upload 10.77.0.1:5000
@@ -60,15 +60,19 @@ pub struct UploadArgs {
 /// Arguments of both commands.
 #[derive(Args, Clone, Debug)]
 pub struct MoveArgs {
-    /// Handle ("flue ss --json" has it), LOCAL-PEER, PEER, or "all"; ends are ADDRESS:PORT
+    /// Handle, LOCAL-PEER, PEER, or "all"; addresses are ADDRESS:PORT
+    ///
+    /// "flue ss --json" prints handles.
     #[arg(value_name = "CONNECTION")]
     pub connection: Selector,
 
-    /// Node to ask: its control socket, its process id, or its TAP [default: all nodes of this user]
+    /// Query this node: control socket, process id or TAP [default: all]
+    ///
+    /// By default all nodes of the user are queried.
     #[arg(long, value_name = "PATH|PID|TAP")]
     pub node: Option<String>,
 
-    /// Seconds that a connection may take: 0..=600
+    /// Wait for a connection, seconds: 0..=600
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u16).range(0..=600))]
     pub wait: u16,
@@ -96,7 +100,7 @@ impl FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("{text:?} is not a handle, ADDRESS:PORT, ADDRESS:PORT-ADDRESS:PORT, or \"all\"")
+            String::from("expected a handle, ADDRESS:PORT, ADDRESS:PORT-ADDRESS:PORT, or \"all\"")
         };
         if text == "all" {
             return Ok(Self::All);
@@ -184,9 +188,9 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
     console.result(&serde_json::json!({ "connections": moved }));
     if moved.is_empty() {
         return Err(Failure::work(if sockets.is_empty() {
-            format!("no node is running: no control socket in {}", place.display())
+            format!("no running node: no control socket in {}", place.display())
         } else {
-            format!("no connection {}; nodes asked: {}", args.connection, sockets.len())
+            format!("connection {}: not found on {} nodes", args.connection, sockets.len())
         }));
     }
     ended
@@ -216,7 +220,7 @@ fn hand_over(
         let wanted = Move { handle, to, begin, refusals };
         let Answer::Moved { connection } = client::ask(control, Ask::Move(wanted))? else {
             return Err(Failure::work(format!(
-                "control socket {}: not an answer to a hand-over",
+                "control socket {}: unexpected answer, expected a moved connection",
                 control.display()
             )));
         };
@@ -255,7 +259,7 @@ fn print_result(moved: &HandOverResult, console: &mut Console<'_>) {
     let took = format_duration(Duration::from_nanos(*took_ns));
     let ends = format!("{local} {}", shown(*remote));
     match to {
-        Some(to) if *ok && from == to => console.say(format_args!("{ends}: {to} already")),
+        Some(to) if *ok && from == to => console.say(format_args!("{ends}: already {to}")),
         Some(to) if *ok => console.say(format_args!("{ends}: {from} to {to} in {took}")),
         _ => console.say(reason(moved)),
     }
@@ -267,7 +271,7 @@ fn reason(moved: &HandOverResult) -> String {
     let ends = format!("{local} {}", shown(*remote));
     let took = format_duration(Duration::from_nanos(*took_ns));
     match (to, refused) {
-        (None, _) => format!("{ends}: the connection has ended"),
+        (None, _) => format!("{ends}: connection closed"),
         (Some(to), Some(refused)) => format!("{ends}: {to}: {}", refused.message),
         (Some(to), None) => format!("{ends}: still {to} after {took}"),
     }
@@ -315,7 +319,7 @@ mod tests {
         let ends = "10.0.0.2:5000 10.0.0.1:7174";
         assert_eq!(reason(&moved), format!("{ends}: still InHost after 5.00 s"));
         let closed = HandOverResult { to: None, ..moved.clone() };
-        assert_eq!(reason(&closed), format!("{ends}: the connection has ended"));
+        assert_eq!(reason(&closed), format!("{ends}: connection closed"));
         let message = "target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)".to_owned();
         let refused = Some(Refused { message, ndis_status: None, ndis_status_name: None });
         let refused = HandOverResult { refused, ..moved };

@@ -54,44 +54,48 @@ const BACKLOG: usize = 1;
 
 /// Copy standard input to a connection, and the connection to standard output
 ///
-/// With -l it listens and takes one connection. The end of standard input ends the sending direction
-/// (FIN) and leaves the other open; the run ends when both directions have ended. Names are not resolved.
+/// With -l it listens and accepts one connection. The end of standard input closes the sending direction (FIN); the
+/// other direction remains open. The command exits when both directions are closed. Names are not resolved.
 ///
-/// With --json the document goes to standard error: standard output is the connection's.
+/// With --json the document is printed on standard error, because standard output has the data of the connection.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue nc -l 5000 > file                            the peer's bytes into a file
-  flue nc 10.77.0.1 5000 < file                     a file to the peer
-  flue nc --host-addr 10.77.0.1/24 -l 5000          talk to it from the machine: nc 10.77.0.2 5000")]
+  flue nc -l 5000 > file
+      receive a file
+  flue nc 10.77.0.1 5000 < file
+      send a file
+  flue nc --host-addr 10.77.0.1/24 -l 5000
+      accept a connection from this machine: nc 10.77.0.2 5000")]
 pub struct NcArgs {
-    /// Listen, for one connection
+    /// Listen, and accept one connection
     #[arg(short, long)]
     pub listen: bool,
 
-    /// HOST and PORT to connect to; with -l, PORT or HOST PORT to listen on
+    /// Connect to HOST and PORT; with -l, listen on PORT or HOST PORT
     #[arg(value_name = "HOST PORT", num_args = 0..=2)]
     pub place: Vec<String>,
 
-    /// With -l: the port, for those used to "nc -l -p PORT"
+    /// Listen on this port, with -l: for the syntax "nc -l -p PORT"
     #[arg(short = 'p', value_name = "PORT", requires = "listen")]
     pub listen_port: Option<String>,
 
-    /// Address to connect from [default: the node's first of that family]
+    /// Connect from this address [default: the node's first of the family]
     #[arg(short = 's', long, value_name = "IP", conflicts_with = "listen")]
     pub source: Option<HostAddress>,
 
-    /// Seconds that connecting may take: 1..=600
+    /// Limit the time of the connect, seconds: 1..=600
     #[arg(short = 'w', long, value_name = "SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u16).range(1..=600))]
     pub timeout: u16,
 
-    /// Keep two receive requests of so many bytes posted to the target: 1..=1048576
-    /// [default: none; received data is indicated]
+    /// Keep two receive requests of this size posted, bytes: 1..=1048576
+    ///
+    /// By default none are posted, and received data is indicated.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=RECEIVE_BYTES_MAX))]
     pub prepost: Option<u32>,
 
-    /// Log what happens on standard error
-    #[arg(short, long, conflicts_with = "quiet")]
+    /// Log events on standard error
+    #[arg(short, long, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,
 
     /// Output format.
@@ -140,20 +144,22 @@ impl NcArgs {
             (true, [host, port]) => {
                 Ok(Place::Listen(SocketAddr::new(parse_host(host)?, parse_port(port)?)))
             }
-            (true, _) => Err(Failure::usage("-l: give PORT, or HOST PORT")),
+            (true, _) => Err(Failure::usage("-l: no port: give PORT or HOST PORT")),
             (false, [host, port]) => {
                 let remote = SocketAddr::new(parse_host(host)?, parse_port(port)?);
                 let source = self.source.as_ref().map(|source| source.ip);
                 if source.is_some_and(|source| source.is_ipv4() != remote.is_ipv4()) {
                     return Err(Failure::usage(
-                        "-s: not of the family of the address to connect to",
+                        "-s: another address family than HOST, expected the same",
                     ));
                 }
                 let local = source.map(|source| SocketAddr::new(source, 0));
                 let timeout = Duration::from_secs(self.timeout.into());
                 Ok(Place::Connect { local, remote, timeout })
             }
-            (false, _) => Err(Failure::usage("give HOST PORT to connect to, or -l PORT to listen")),
+            (false, _) => Err(Failure::usage(
+                "HOST PORT: missing: give HOST PORT to connect to, or -l PORT to listen",
+            )),
         }
     }
 }
@@ -161,14 +167,14 @@ impl NcArgs {
 fn parse_host(text: &str) -> Result<IpAddr, Failure> {
     let host = text
         .parse::<HostAddress>()
-        .map_err(|why| Failure::usage(format!("HOST {text:?}: {why} (names are not resolved)")))?;
+        .map_err(|why| Failure::usage(format!("HOST {text:?}: {why}; names are not resolved")))?;
     Ok(host.ip)
 }
 
 fn parse_port(text: &str) -> Result<u16, Failure> {
     match text.parse() {
         Ok(port @ 1..) => Ok(port),
-        _ => Err(Failure::usage(format!("PORT {text:?}: not a port from 1 to 65535"))),
+        _ => Err(Failure::usage(format!("PORT {text:?}: expected 1..=65535"))),
     }
 }
 
@@ -351,13 +357,13 @@ impl fmt::Display for OffloadCounters {
             f,
             "offloaded: {segments_sent} segments sent, {psh_segments_sent} with PSH, \
              {segments_retransmitted} retransmitted ({fast_retransmits} recoveries, \
-             {timeouts} time-outs)"
+             {timeouts} timeouts)"
         )?;
         if *path_mtu_reductions > 0 {
             write!(f, ", path MTU reduced: {path_mtu_reductions}")?;
         }
         if *ecn {
-            write!(f, ", ECN marks: {ecn_marks_received} received, {ecn_reductions} answered")?;
+            write!(f, ", ECN marks: {ecn_marks_received} received, {ecn_reductions} reductions")?;
         }
         Ok(())
     }
@@ -428,7 +434,7 @@ impl Pump {
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    return Err(Failure::work("standard input: its reader is gone"));
+                    return Err(Failure::work("standard input: the reader has exited"));
                 }
             }
         }
@@ -467,7 +473,7 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         streams
     };
     let nodes = setup.node.open(client)?;
-    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
+    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("TAP: no queue"))?;
     let _control = server::serve(node.clone(), NodeName::of(&setup.node), &setup.control)?;
     let waker = Waker::new();
     let woken = node.clone();

@@ -15,24 +15,26 @@ use serde::Serialize;
 
 use crate::{failure::Failure, options::Quietness, report::Console};
 
-/// Draw a trace of congestion control as SVG
+/// Draw a congestion control trace as SVG
 ///
-/// The trace is the file that a command with --tcp-trace has written. Three panels: congestion window, slow start
-/// threshold and bytes in flight; smoothed RTT; delivery rate, and pacing rate if the connection is paced.
+/// The trace is a file written with --tcp-trace. Three panels: congestion window, slow start threshold and bytes in
+/// flight; smoothed RTT; delivery rate, and pacing rate if the connection is paced.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Example:
-  flue nc --tcp-trace tcp.csv --drop 0.1 --delay 5ms 10.77.0.1 5001 <bigfile
+  flue nc --tcp-trace tcp.csv --drop 0.1 10.77.0.1 5001 <bigfile
   flue plot tcp.csv")]
 pub struct PlotArgs {
     /// Trace to draw
     #[arg(value_name = "FILE.csv")]
     pub file: PathBuf,
 
-    /// File to write [default: the trace's name, ending in .svg]
+    /// Write this file [default: name of the trace, ending in .svg]
     #[arg(short = 'o', long = "output", value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
-    /// Connection to draw: the text of its column, or a part of it [default: the one with the most rows]
+    /// Draw the connection whose name contains this text
+    ///
+    /// Default: the connection with the most rows.
     #[arg(long, value_name = "TEXT")]
     pub connection: Option<String>,
 
@@ -113,8 +115,9 @@ fn parse(text: &str) -> Result<Vec<Connection>, String> {
     let mut lines = text.lines();
     let header = lines.next().unwrap_or_default();
     let names: Vec<&str> = header.split(',').collect();
-    let columns = Columns::find(&names)
-        .map_err(|column| format!("no column {column:?}: not a trace ({TRACE_HEADER})"))?;
+    let columns = Columns::find(&names).map_err(|column| {
+        format!("column {column:?}: missing, expected a trace ({TRACE_HEADER})")
+    })?;
     let mut connections: Vec<Connection> = Vec::new();
     for (index, line) in lines.enumerate() {
         let cells: Vec<&str> = line.split(',').collect();
@@ -123,7 +126,12 @@ fn parse(text: &str) -> Result<Vec<Connection>, String> {
             if index + 2 == text.lines().count() && !text.ends_with('\n') {
                 break;
             }
-            return Err(format!("line {}: {} cells, not {}", index + 2, cells.len(), names.len()));
+            return Err(format!(
+                "line {}: {} cells, expected {}",
+                index + 2,
+                cells.len(),
+                names.len()
+            ));
         }
         let row = columns.read(&cells).map_err(|error| format!("line {}: {error}", index + 2))?;
         let name = cells[columns.connection];
@@ -145,9 +153,13 @@ fn choose(connections: Vec<Connection>, asked: Option<&str>) -> Result<Connectio
     match (asked, found.len()) {
         (_, 1) => Ok(found.remove(0)),
         (None, 2..) => Ok(found.swap_remove(most_rows(&found))),
-        (None, _) => Err("no rows".to_owned()),
-        (Some(asked), 0) => Err(format!("no connection {asked:?} among {}", names.join(", "))),
-        (Some(asked), count) => Err(format!("{asked:?} is in the names of {count} connections")),
+        (None, _) => Err("trace: no rows".to_owned()),
+        (Some(asked), 0) => {
+            Err(format!("connection {asked:?}: not found, expected one of {}", names.join(", ")))
+        }
+        (Some(asked), count) => {
+            Err(format!("connection {asked:?}: matches {count} connections, expected one"))
+        }
     }
 }
 
@@ -193,10 +205,11 @@ impl Columns {
             "" => Ok(None),
             cell => match cell.parse::<u64>() {
                 Ok(number) => Ok(Some(number as f64)),
-                Err(_) => Err(format!("{cell:?} is no number")),
+                Err(_) => Err(format!("{cell:?}: expected a number")),
             },
         };
-        let known = |index: usize| number(index)?.ok_or_else(|| "an empty cell".to_owned());
+        let known =
+            |index: usize| number(index)?.ok_or_else(|| "empty cell, expected a number".to_owned());
         let seconds = |index: usize| number(index).map(|micros| micros.map(|micros| micros / 1e6));
         Ok(Row {
             time: known(self.time)? / 1e6,
@@ -212,7 +225,7 @@ impl Columns {
                 "cwr" => State::Cwr,
                 "recovery" => State::Recovery,
                 "loss" => State::Loss,
-                other => return Err(format!("{other:?} is no state")),
+                other => return Err(format!("{other:?}: expected a congestion state")),
             },
         })
     }

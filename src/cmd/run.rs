@@ -50,63 +50,19 @@ const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// it intercepts. The preloaded objects define none.
 const ASAN_ACCEPTS_PRELOADS: &str = "verify_asan_link_order=0";
 
-/// Run a verbs program (rping, perftest, fio, ...) on flue: no RDMA adapter, no kernel module, no root
+/// Run a verbs program (rping, perftest, fio, ...) on flue without an RDMA adapter
 ///
-/// The program gets flue's libibverbs.so.1 and librdmacm.so.1 instead of the system's. Its queue pairs speak
-/// iWARP over TCP sockets of the kernel, at the addresses of this machine. flue becomes the program: exit
-/// status, signals, standard streams and process id are the program's own.
+/// The program uses flue's libibverbs.so.1 and librdmacm.so.1 instead of the system's. No kernel module and no root are
+/// required. Its queue pairs use iWARP over TCP sockets of the kernel, at the addresses of this machine. flue executes
+/// the program in its own process: exit status, signals, standard streams and process id are the program's. Of the node
+/// options, kernel sockets support --control and --pcap.
 ///
-/// With --tap the program is on a node of its own instead, with host stack and offload target, at the addresses of
-/// --addr. flue stays as the program's parent, hands signals and exit status on, and resets the connections that the
-/// program leaves when it is killed. Of the node options kernel sockets have --control and --pcap.
+/// With --tap the program uses a node of its own, with host stack and offload target, at the addresses of --addr. flue
+/// remains as the parent process, forwards signals and the exit status, and resets the connections that a killed
+/// program leaves.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("tap", |tap| tap.default_value("").hide_default_value(true).value_parser(parse_tap)))]
 pub struct RunArgs {
-    /// The library, where it is not beside flue [env: FLUE_VERBS_LIBRARY]
-    #[arg(long, value_name = "FILE")]
-    pub library: Option<PathBuf>,
-
-    /// Append the library's log to FILE; %p in FILE is the process id
-    #[arg(long, value_name = "FILE")]
-    pub log: Option<PathBuf>,
-
-    /// Report on standard error, when the program has ended, how it used the device; flue stays as its parent
-    #[arg(long)]
-    pub verbose: bool,
-
-    /// Start-up of MPA.
-    #[command(flatten)]
-    pub mpa: MpaOptions,
-
-    /// Atomics and immediate data (RFC 7306); MPA does not negotiate them, so both ends need it [default: off]
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
-    pub rfc7306: Option<Switch>,
-
-    /// Time that a message waits for a posted receive before the connection ends; 0: none [default: 30]
-    #[arg(long, alias = "receive-wait", value_name = "SECONDS", value_parser = parse_receive_wait,
-          help_heading = "MPA options")]
-    pub rnr_timeout: Option<Duration>,
-
-    /// With --tap: HOST, an address of the kernel, stands for NODE, an address of a node; repeat for more
-    ///
-    /// For programs that use one name for both worlds: where the program binds or connects to HOST it gets NODE, and
-    /// it is shown HOST where NODE is meant. Other calls of the program, such as connect(2), are the kernel's.
-    #[arg(long, value_name = "HOST=NODE")]
-    pub map: Vec<AddressMapping>,
-
-    /// RDMA port for a port of the program; repeat for more
-    ///
-    /// For programs that use one port number for TCP and for RDMA: where the program binds or connects to PORT (of
-    /// HOST, if given) for RDMA, it gets the port after the equals sign, and is shown its own. TCP sockets of the
-    /// program keep the port. Peers of flue use the same option, or name the other port. An IPv6 HOST is written in
-    /// brackets.
-    #[arg(long, value_name = "[HOST:]PORT=PORT")]
-    pub port_map: Vec<PortMapping>,
-
-    /// The node.
-    #[command(flatten)]
-    pub node: NodeArgs,
-
     /// The program and its arguments
     #[arg(
         required = true,
@@ -115,6 +71,60 @@ pub struct RunArgs {
         value_name = "PROGRAM"
     )]
     pub program: Vec<OsString>,
+
+    /// Use this file as libflue_verbs.so [env: FLUE_VERBS_LIBRARY]
+    ///
+    /// Default: next to the flue executable, or in ../lib/flue.
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// Append the library's log to this file; %p is the process id
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// Report the use of the device on standard error, after the program
+    ///
+    /// flue remains as the parent process.
+    #[arg(long)]
+    pub verbose: bool,
+
+    /// Map HOST, an address of the kernel, to NODE; repeatable, with --tap
+    ///
+    /// For programs that use one address for kernel sockets and RDMA: where the program binds or connects to HOST for
+    /// RDMA, it uses NODE, and NODE is reported to it as HOST. Other calls of the program, such as connect(2), use the
+    /// kernel.
+    #[arg(long, value_name = "HOST=NODE")]
+    pub map: Vec<AddressMapping>,
+
+    /// Map a port of the program to another RDMA port; repeatable
+    ///
+    /// For programs that use one port number for TCP and RDMA: where the program binds or connects to PORT (of HOST, if
+    /// given) for RDMA, it uses the port after the equals sign, and its own port is reported to it. TCP sockets of the
+    /// program keep the port. Peers that run on flue use the same option; others use the mapped port. An IPv6 HOST is
+    /// written in brackets.
+    #[arg(long, value_name = "[HOST:]PORT=PORT")]
+    pub port_map: Vec<PortMapping>,
+
+    /// Start-up of MPA.
+    #[command(flatten)]
+    pub mpa: MpaOptions,
+
+    /// Enable atomics and immediate data (RFC 7306) [default: off]
+    ///
+    /// MPA does not negotiate them, so both ends require the option.
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
+    pub rfc7306: Option<Switch>,
+
+    /// Wait for a posted receive before the connection ends, s [default: 30]
+    ///
+    /// 0: the connection ends at once. Maximum: 3600.
+    #[arg(long, alias = "receive-wait", value_name = "SECONDS", value_parser = parse_receive_wait,
+          help_heading = "MPA options")]
+    pub rnr_timeout: Option<Duration>,
+
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeArgs,
 }
 
 /// Parses the name of a TAP like [`parse_interface`]; an empty name selects no TAP.
@@ -201,7 +211,9 @@ impl RunArgs {
             if let Some(other) =
                 self.port_map[..index].iter().find(|other| one.conflicts_with(other))
             {
-                return Err(Failure::usage(format!("--port-map {one}: conflicts with {other}")));
+                return Err(Failure::usage(format!(
+                    "--port-map {one}: conflicts with --port-map {other}"
+                )));
             }
         }
         if !self.has_node() {
@@ -212,21 +224,23 @@ impl RunArgs {
             };
             if *given != own || !self.map.is_empty() {
                 return Err(Failure::usage(
-                    "kernel sockets: of the node options they have --control and --pcap only; --tap NAME has all",
+                    "kernel sockets: only --control and --pcap of the node options are supported: add --tap NAME",
                 ));
             }
             return Ok(None);
         }
         if given.progress == Progress::Manual {
             return Err(Failure::usage(
-                "--progress manual: programs that sleep until an event comes do not run the engine",
+                "--progress manual: not supported: a program that blocks does not run the engine: use --progress auto",
             ));
         }
         for (index, one) in self.map.iter().enumerate() {
             let is_double =
                 |other: &AddressMapping| other.host == one.host || other.node == one.node;
             if self.map[..index].iter().any(is_double) {
-                return Err(Failure::usage(format!("--map {one}: one of both is mapped already")));
+                return Err(Failure::usage(format!(
+                    "--map {one}: an address of the pair is already mapped"
+                )));
             }
         }
         // With a descriptor the name of the TAP is irrelevant.
@@ -247,7 +261,7 @@ fn absolute(path: &Option<PathBuf>) -> io::Result<Option<PathBuf>> {
 }
 
 fn no_directory(error: io::Error) -> Failure {
-    Failure::work(format!("the working directory: {error}"))
+    Failure::work(format!("working directory: {error}"))
 }
 
 /// Executes the program, or with a node runs it as a child process.
@@ -256,7 +270,7 @@ fn no_directory(error: io::Error) -> Failure {
 /// The program cannot be started, the TAP cannot be opened, or the library is missing: [`Failure::lacking`].
 pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
-        return Err(Failure::usage("no program"));
+        return Err(Failure::usage("PROGRAM: missing"));
     };
     let node = args.node()?;
     let library = find_library(args.library.as_deref())?;
@@ -311,7 +325,7 @@ pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
         // Standard error may be closed.
         let _ = writeln!(
             io::stderr(),
-            "flue: {}: {obstacle}: it has no device of flue; programs that it starts have",
+            "flue: {}: {obstacle}: the program does not use flue; programs that it starts do",
             file.display()
         );
     }
@@ -337,10 +351,10 @@ fn check_mount(library: &Path) -> Result<(), Failure> {
     let mount = rustix::fs::statvfs(library);
     if mount.is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
         return Err(Failure::lacking(format!(
-            "library {}: its file system is mounted noexec",
+            "library {}: file system mounted noexec",
             library.display()
         ))
-        .with_hint("copy it to another file system, and name it: --library FILE"));
+        .with_hint("copy it to another file system and set --library FILE"));
     }
     Ok(())
 }
@@ -359,7 +373,7 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     let executable = env::current_exe()
         .and_then(fs::canonicalize)
-        .map_err(|error| Failure::lacking(format!("the path of flue: {error}")))?;
+        .map_err(|error| Failure::lacking(format!("path of the flue executable: {error}")))?;
     let beside = executable.parent().unwrap_or_else(|| Path::new("/"));
     // Next to the executable; of an installation under one prefix; built by cargo as a dependency.
     let places = [beside.to_owned(), beside.join("../lib/flue"), beside.join("deps")];
@@ -367,8 +381,11 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, Failure> {
         places.iter().find_map(|place| place.join(settings::LIBRARY_FILE).canonicalize().ok());
     found.ok_or_else(|| {
         let file = settings::LIBRARY_FILE;
-        Failure::lacking(format!("{file} is neither in {} nor in ../lib/flue", beside.display()))
-            .with_hint("build it: cargo build --release -p flue-verbs; or name it: --library FILE")
+        Failure::lacking(format!(
+            "library {file}: not found in {} or ../lib/flue",
+            beside.display()
+        ))
+        .with_hint("cargo build --release -p flue-verbs, or set --library FILE")
     })
 }
 
@@ -446,7 +463,7 @@ mod tests {
         assert!(made.pcap.unwrap().is_absolute() && made.mac.is_some() && made.seed.is_some());
         assert!(node("flue --tap a --progress manual true").unwrap_err().contains("--progress"));
         let double = "flue --tap a --map 1.1.1.1=2.2.2.2 --map 3.3.3.3=2.2.2.2 true";
-        assert!(node(double).unwrap_err().contains("mapped already"));
+        assert!(node(double).unwrap_err().contains("already mapped"));
     }
 
     #[test]

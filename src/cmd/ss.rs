@@ -24,76 +24,83 @@ use crate::{
     table::{Align, Table, cell},
 };
 
-/// List the connections of running nodes, as "ss -ti" lists the kernel's
+/// List connections of running nodes, in the format of "ss -ti"
 ///
-/// The column Offload says where a connection's data path is, in Windows' words: InHost (smoltcp has it),
-/// Offloading, Offloaded (the target has it), Uploading. Without options connected ones are shown, those in
-/// TIME-WAIT are not.
+/// The column Offload has the offload state: InHost (host stack), Offloading, Offloaded (target), Uploading, or Kernel
+/// (kernel sockets). By default, connected sockets are shown, except those in TIME-WAIT.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Filters are those of ss, states first:
-  state STATE, exclude STATE   established, syn-sent, syn-recv, fin-wait-1, fin-wait-2, time-wait, closed,
-                               close-wait, last-ack, closing, listening; all, connected, synchronized
-  offload PLACE                inhost, offloading, offloaded, uploading
-  sport OP :PORT, dport OP :PORT, src HOST, dst HOST, joined by and, or, not and parentheses
+  state STATE, exclude STATE
+      established, syn-sent, syn-recv, fin-wait-1, fin-wait-2,
+      time-wait, closed, close-wait, last-ack, closing, listening;
+      all, connected, synchronized
+  offload STATE
+      inhost, offloading, offloaded, uploading, kernel
+  sport OP :PORT, dport OP :PORT, src HOST, dst HOST
+      joined by and, or, not and parentheses
 
 Examples:
-  flue ss -i                                        as \"ss -ti\"
+  flue ss -i
   flue ss state established dport = :7174
   flue ss offload inhost dst 10.77.0.0/24
-  flue ss --json --state | jq '.result.nodes[].connections[].state_tree.tcp.delegated'
+  flue ss --json --state | jq '.result.nodes[].connections[].state_tree'
   flue ss --node flue0 -al")]
 pub struct SsArgs {
-    /// Show what TCP_INFO would say, in the words of ss, and how often a connection has moved
+    /// Filter of connections
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    pub filter: Vec<String>,
+
+    /// Print the variables of TCP_INFO, offloads and uploads
     #[arg(short, long)]
     pub info: bool,
 
-    /// Show listeners only
+    /// List listeners only
     #[arg(short, long)]
     pub listening: bool,
 
-    /// Show all, listeners and what is over too
+    /// List listeners and closed connections too
     #[arg(short, long)]
     pub all: bool,
 
-    /// Taken for the sake of habit: addresses and ports are numbers
+    /// No effect, as in ss: addresses and ports are always numbers
     #[arg(short, long)]
     pub numeric: bool,
 
-    /// Taken for the sake of habit: there is TCP only
+    /// No effect, as in ss: all sockets are TCP
     #[arg(short, long)]
     pub tcp: bool,
 
-    /// Show the node: its TAP and its process id
+    /// Print the TAP and the process id of the node
     #[arg(short, long)]
     pub processes: bool,
 
-    /// Do not print the line of headings
+    /// Omit the heading
     #[arg(short = 'H', long)]
     pub no_header: bool,
 
-    /// Print each connection on one line, with -i too
+    /// Print each connection on one line, also with -i
     #[arg(short = 'O', long)]
     pub oneline: bool,
 
-    /// With --json: the offload state of each offloaded connection, by object and class
+    /// Add the offload state of offloaded connections; with --json
+    ///
+    /// By object (neighbor, path, tcp) and class (const, cached, delegated).
     #[arg(long)]
     pub state: bool,
 
-    /// Node to ask: its control socket, its process id, or its TAP [default: all nodes of this user]
+    /// Query this node: control socket, process id or TAP [default: all]
+    ///
+    /// By default all nodes of the user are queried.
     #[arg(long, value_name = "PATH|PID|TAP")]
     pub node: Option<String>,
 
-    /// As --json
+    /// Same as --json
     #[arg(short)]
     pub json_short: bool,
 
     /// Output format.
     #[command(flatten)]
     pub output: Quietness,
-
-    /// Connections to list
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
-    pub filter: Vec<String>,
 }
 
 /// Entry of one node in the document.
@@ -156,8 +163,7 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         });
     }
     if nodes.is_empty() {
-        console
-            .remark(format_args!("no node is running: no control socket in {}", place.display()));
+        console.remark(format_args!("no running node: no control socket in {}", place.display()));
     }
     let text = render(args, &nodes);
     if !text.is_empty() {

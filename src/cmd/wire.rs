@@ -34,55 +34,62 @@ use crate::{failure::Failure, options::Quietness, report::Console, units::IpPref
 /// run it with a real-time priority: chrt -r 1 flue wire ...
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue wire w0 w1 --delay 10ms --rate 100mbit --queue 20ms --ab drop=0.1,burst=5
-      a link of 100 Mbit/s and 20 ms RTT that drops frames from w0 to w1 in bursts of five
+  flue wire w0 w1 --delay 10ms --rate 100mbit --queue 20ms \\
+      --ab drop=0.1,burst=5
+      100 Mbit/s, 20 ms RTT, loss bursts of five from w0 to w1
 
   ip netns add left; ip netns add right
-  flue wire w0 w1 --netns-a left --addr-a 10.0.0.1/24 --netns-b right --addr-b 10.0.0.2/24 --delay 5ms
+  flue wire w0 w1 --netns-a left --addr-a 10.0.0.1/24 \\
+      --netns-b right --addr-b 10.0.0.2/24 --delay 5ms
   ip netns exec left ping 10.0.0.2
       two kernels, each in its namespace
 
   flue wire w0 w1 --bridge-a br0 --bridge-b br1
-      two bridges; whatever else is a port of them, a node's TAP say, talks through the wire
+      two bridges, whose other ports are connected by the wire
 
-As tc-netem(8) says it:
-  netem loss 1%                       --drop 1
-  netem loss gemodel p r              --drop 100*p/(p+r) --burst 1/r
-  netem duplicate 1%, corrupt 1%      --dup 1, --corrupt 1
-  netem delay 10ms 2ms                --delay 10ms --jitter 2ms (in order; netem's overtakes)
-  netem rate 100mbit limit 100        --rate 100mbit --queue 100p")]
+Options of tc-netem(8):
+  loss 1%                  --drop 1
+  loss gemodel p r         --drop 100*p/(p+r) --burst 1/r
+  duplicate 1%             --dup 1
+  corrupt 1%               --corrupt 1
+  delay 10ms 2ms           --delay 10ms --jitter 2ms (in order)
+  rate 100mbit limit 100   --rate 100mbit --queue 100p")]
 pub struct WireArgs {
-    /// TAP of end A: created if absent, attached to if there
+    /// TAP of end A; created if absent
     #[arg(value_name = "TAP_A", value_parser = parse_interface)]
     pub tap_a: String,
 
-    /// TAP of end B
+    /// TAP of end B; created if absent
     #[arg(value_name = "TAP_B", value_parser = parse_interface)]
     pub tap_b: String,
 
-    /// Impairments from A to B that differ: KEY=VALUE,... such as drop=1,delay=5ms
+    /// Override impairments from A to B: drop=1,delay=5ms,...
     #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ab: Overrides,
 
-    /// Impairments from B to A that differ
+    /// Override impairments from B to A
     #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ba: Overrides,
 
-    /// Seed of the impairments [default: random, and printed]
+    /// Seed impairments [default: random, printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// End after so many seconds: 1..=604800 [default: when interrupted]
+    /// Exit after this time, seconds: 1..=604800 [default: on SIGINT]
     #[arg(short = 'D', long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(1..=604_800))]
     pub duration: Option<u32>,
 
-    /// Say every so many seconds what passes: 1..=3600 [default: 1 on a terminal, else never]
+    /// Print rates at this interval, s: 1..=3600 [default: 1 on a terminal]
+    ///
+    /// Without a terminal the default is none.
     #[arg(short, long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub interval: Option<u16>,
 
-    /// Network namespace of TAP_A: a name as of "ip netns", or a path [default: this one]
+    /// Network namespace of TAP_A: name or path [default: current]
+    ///
+    /// Names are those of "ip netns".
     #[arg(long, value_name = "NETNS", help_heading = "Ends")]
     pub netns_a: Option<String>,
 
@@ -90,11 +97,11 @@ pub struct WireArgs {
     #[arg(long, value_name = "NETNS", help_heading = "Ends")]
     pub netns_b: Option<String>,
 
-    /// Address of the kernel at TAP_A; repeat for more
+    /// Assign this address to TAP_A; repeatable
     #[arg(long, value_name = "IP/PREFIX", conflicts_with = "bridge_a", help_heading = "Ends")]
     pub addr_a: Vec<IpPrefix>,
 
-    /// Address of the kernel at TAP_B; repeat for more
+    /// Assign this address to TAP_B; repeatable
     #[arg(long, value_name = "IP/PREFIX", conflicts_with = "bridge_b", help_heading = "Ends")]
     pub addr_b: Vec<IpPrefix>,
 
@@ -106,12 +113,12 @@ pub struct WireArgs {
     #[arg(long, value_name = "BRIDGE", value_parser = parse_interface, help_heading = "Ends")]
     pub bridge_b: Option<String>,
 
-    /// Largest IP packet, bytes: 1280..=65521
+    /// Set the MTU, bytes: 1280..=65521
     #[arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT_BYTES, help_heading = "Ends",
           value_parser = clap::value_parser!(u16).range(MTU_RANGE_BYTES))]
     pub mtu: u16,
 
-    /// Virtio-net header on the TAPs: GSO packets of up to 64 KiB
+    /// Use a virtio-net header: GSO packets of up to 64 KiB
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Ends")]
     pub vnet: VnetMode,
 
@@ -119,8 +126,8 @@ pub struct WireArgs {
     #[command(flatten)]
     pub impairment: Impairment,
 
-    /// Log what happens on standard error
-    #[arg(short, long, conflicts_with = "quiet")]
+    /// Log events on standard error
+    #[arg(short, long, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,
 
     /// Output format.
@@ -159,7 +166,7 @@ impl WireArgs {
     pub fn resolve(&self) -> Result<WireConfig, Failure> {
         if (&self.tap_a, &self.netns_a) == (&self.tap_b, &self.netns_b) {
             return Err(Failure::usage(format!(
-                "TAP_B {}: the same as TAP_A; a wire has two ends",
+                "TAP_B {}: same as TAP_A, expected another TAP",
                 self.tap_b
             )));
         }
@@ -211,8 +218,8 @@ impl fmt::Display for WireConfig {
         writeln!(f, "A to B: {a_to_b}")?;
         writeln!(f, "B to A: {b_to_a}")?;
         match duration_s {
-            Some(seconds) => writeln!(f, "for {seconds} s")?,
-            None => writeln!(f, "until interrupted")?,
+            Some(seconds) => writeln!(f, "duration: {seconds} s")?,
+            None => writeln!(f, "duration: until interrupted")?,
         }
         write!(f, "seed: {seed}")
     }

@@ -26,15 +26,17 @@ const FILES: [(&str, &str); 5] = [
 
 /// Install a Wireshark profile that decodes iWARP
 ///
-/// Writes the profile "flue": columns, colors, filter buttons, and the settings that MPA needs. Files that are there
+/// Writes the profile "flue": columns, colors, filter buttons, and the preferences that MPA requires. Existing files
 /// are replaced.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Example:
   flue wireshark-profile
   tshark -C flue -r lab.pcapng -Y iwarp_mpa")]
 pub struct WiresharkProfileArgs {
-    /// Directory of profiles, in which "flue" is made [default: "profiles" in $WIRESHARK_CONFIG_DIR, in
-    /// $XDG_CONFIG_HOME/wireshark or in ~/.config/wireshark; in ~/.wireshark if only that is there]
+    /// Create "flue" in this profile directory
+    ///
+    /// Default: "profiles" in $WIRESHARK_CONFIG_DIR, in $XDG_CONFIG_HOME/wireshark or in ~/.config/wireshark; in
+    /// ~/.wireshark if only that exists.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
@@ -82,8 +84,11 @@ fn write(directory: &Path) -> io::Result<()> {
 pub fn run(args: &WiresharkProfileArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let profiles = args.dir.clone().or_else(|| profiles(variable, Path::is_dir));
-    let directory =
-        profiles.ok_or_else(|| Failure::usage("--dir: where? $HOME is not set"))?.join(PROFILE);
+    let directory = profiles
+        .ok_or_else(|| {
+            Failure::usage("--dir: no default, because $HOME is not set: give a directory")
+        })?
+        .join(PROFILE);
     write(&directory)
         .map_err(|error| Failure::work(format!("{}: {error}", directory.display())))?;
     console.say(format_args!("profile: {}", directory.display()));

@@ -192,7 +192,7 @@ impl Run {
     fn log(&self, said: &str) {
         let Self { mbit, queue_full, unfetched, late, lost, .. } = self;
         println!(
-            "    {mbit:.1} Mbit/s; wire: {lost} lost, {queue_full} queue full, {unfetched} TAP drops, \
+            "    {mbit:.1} Mbit/s; wire: {lost} dropped, {queue_full} queue full, {unfetched} TAP drops, \
              late {late:.1?}; {said}"
         );
     }
@@ -247,7 +247,7 @@ pub(crate) fn throughput(seconds: u64, runs: u64) {
         table(part, "A queue of one bandwidth-delay product.", &cells, seconds, runs);
     }
     let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, burst: 0, reorder: 0.0 };
-    let title = "RTT 1 ms: GSO packets not segmented; then 10 Gbit/s in frames of the MTU.";
+    let title = "RTT 1 ms: GSO packets whole; then 10 Gbit/s in frames of the MTU.";
     table(FAST, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
 }
 

@@ -162,7 +162,7 @@ fn dad(bench: &Bench) {
         let refused = bench.switch.namespace().run(|| bench.command(&node(addresses, "")).output());
         let refused = refused.expect("flue starts");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        let expected = format!("address {used}: in use by the station {station}");
+        let expected = format!("address {used}: in use by station {station}");
         assert_eq!(refused.status.code(), Some(3), "{said}");
         assert!(said.contains(&expected), "{expected}: {said}");
     }

@@ -108,6 +108,6 @@ fn rtr(bench: &Bench) {
     ping(bench, "--rtr send", "--rtr send");
     let line = format!("perf write-lat 10.0.0.1 {} --rtr send", Bench::plug(2));
     let mut refused = bench.start(&line, Output::Lines);
-    refused.expect_line("takes a receive that the server does not post", START);
+    refused.expect_line("the server posts no receive for it", START);
     refused.expect_exit(2, START);
 }

@@ -444,7 +444,7 @@ const OFFLOAD: &[&str] = &[
 
 const PERF: &[&str] = &[
     "Messages are 1 B to {src/cmd/perf/kind.rs::SIZE_MAX_BYTES}, connections 1 to \
-     {src/cmd/perf/mod.rs::CONNECTIONS_MAX} (`-q`), requests outstanding on each 1 to \
+     {src/cmd/perf/mod.rs::CONNECTIONS_MAX} (`-P`, `--qp`), requests outstanding on each 1 to \
      {src/cmd/perf/mod.rs::DEPTH_MAX} (`-t`), and requests posted per doorbell 1 to \
      {src/cmd/perf/mod.rs::POST_LIST_MAX} (`--post-list`).",
     "A TAP has up to {offload_engine::link::TAP_QUEUES_MAX} queues",

@@ -207,7 +207,7 @@ fn runtime_directory_that_the_loader_would_split_is_replaced() {
     assert_eq!(out, format!("{directory}\n{}\n", preloads.join(":")), "{err}");
 
     for (place, problem) in [
-        (split, "':', ';', '$' or space in the path"),
+        (split, "path with ':', ';', '$' or space"),
         ("/proc/self".into(), "/proc/self/flue-verbs-"),
     ] {
         let mut command = launcher(&scratch, "", &["true"]);
@@ -300,7 +300,7 @@ fn program_without_a_loader_for_the_library_is_reported() {
     image[18..20].copy_from_slice(&[0xf7, 0x7f]);
     fs::write(&other, image).expect("a file of this test");
     let (_, _, err) = run(&mut launcher(&scratch, "", &[other.to_str().expect("a name")]));
-    assert!(err.contains("built for another machine"), "{err}");
+    assert!(err.contains("built for another architecture"), "{err}");
 }
 
 /// Script with `interpreter` in its first line.

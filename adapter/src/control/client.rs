@@ -72,11 +72,11 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     sockets.retain(|path| nodes.names(path) && is_alive(path));
     if sockets.is_empty() && *nodes != Nodes::All {
         let wanted = match nodes {
-            Nodes::Tap(tap) => format!("on TAP {tap}"),
-            Nodes::Pid(pid) => format!("in process {pid}"),
+            Nodes::Tap(tap) => format!("TAP {tap}"),
+            Nodes::Pid(pid) => format!("process {pid}"),
             Nodes::All | Nodes::Path(_) => String::new(),
         };
-        return Err(Error::operation(format!("no node {wanted} has a control socket in {shown}")));
+        return Err(Error::operation(format!("node of {wanted}: no control socket in {shown}")));
     }
     Ok((sockets, directory))
 }
@@ -109,13 +109,13 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
     let mut line = serde_json::to_vec(&Request::new(ask))
         .map_err(|error| failed("request", io::Error::other(error)))?;
     line.push(b'\n');
-    stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(|error| failed("set-up", error))?;
+    stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(|error| failed("time limit", error))?;
     stream.write_all(&line).map_err(|error| failed("request", error))?;
     let answer = read_line(&mut stream).map_err(|error| failed("answer", error))?;
     let reply: Reply = serde_json::from_slice(&answer)
         .map_err(|error| failed("answer", io::Error::new(io::ErrorKind::InvalidData, error)))?;
     if reply.flue_control != VERSION {
-        let why = format!("version {}; this program speaks {VERSION}", reply.flue_control);
+        let why = format!("version {}, expected {VERSION}", reply.flue_control);
         return Err(failed("answer", io::Error::other(why)));
     }
     match reply.answer {
@@ -136,7 +136,7 @@ fn unreachable(path: &Path, error: &io::Error) -> Option<&'static str> {
     } else if !file_type.is_socket() {
         "not a socket"
     } else {
-        "no node is listening: its process has ended"
+        "no listener: the process of the node has exited"
     })
 }
 
@@ -147,7 +147,10 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("none in {LIMIT:?}")));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {LIMIT:?}"),
+            ));
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut piece) {
@@ -161,7 +164,7 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
             return Ok(answer);
         }
         if answer.len() > ANSWER_BYTES_MAX {
-            let why = format!("more than {ANSWER_BYTES_MAX} bytes");
+            let why = format!("expected at most {ANSWER_BYTES_MAX} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     }
@@ -177,7 +180,7 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> 
         let after = connections.last().map(|record| record.handle);
         let Answer::List(page) = ask(path, Ask::List { after, state })? else {
             return Err(Error::operation(format!(
-                "control socket {}: not a list of connections",
+                "control socket {}: unexpected answer, expected a list of connections",
                 path.display()
             )));
         };
@@ -187,7 +190,10 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> 
             return Ok((page.node, connections));
         }
         if connections.len() >= CONNECTIONS_MAX {
-            return Err(Error::operation(format!("more than {CONNECTIONS_MAX} connections")));
+            return Err(Error::operation(format!(
+                "control socket {}: expected at most {CONNECTIONS_MAX} connections",
+                path.display()
+            )));
         }
     }
 }
@@ -210,11 +216,11 @@ mod tests {
             (&directory, "a directory, expected a socket"),
             (&file, "not a socket"),
             (&absent, "not found"),
-            (&socket, "no node is listening: its process has ended"),
+            (&socket, "no listener: the process of the node has exited"),
         ] {
             let failure = list(path, false).unwrap_err();
             assert_eq!(failure.message(), format!("control socket {}: {problem}", path.display()));
-            assert_eq!(failure.hint(), Some("flue ss lists the nodes that are running"));
+            assert_eq!(failure.hint(), Some("\"flue ss\" lists running nodes"));
         }
         fs::remove_dir_all(directory).unwrap();
     }

@@ -103,10 +103,10 @@ pub fn check_directory(path: &Path) -> io::Result<()> {
         return refused("not a directory".into());
     }
     if owner != own {
-        return refused(format!("belongs to user {owner}, not to {own}"));
+        return refused(format!("owner is user {owner}, expected {own}"));
     }
     if mode & 0o077 != 0 {
-        return refused(format!("mode {mode:o} lets others in; it has to be 700"));
+        return refused(format!("mode {mode:o} permits access by other users, expected 700"));
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ impl Drop for Control {
             && !are_lost()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of the control socket has panicked");
+            tracing::error!("control socket: thread panicked");
         }
     }
 }
@@ -211,7 +211,7 @@ pub fn serve(
         Ok(control) => Ok(Some(control)),
         Err(failure) if matches!(place, ControlPlace::Path(_)) => Err(failure),
         Err(failure) => {
-            tracing::warn!(%failure, "no control socket");
+            tracing::warn!(%failure, "control socket: disabled");
             Ok(None)
         }
     }
@@ -221,7 +221,7 @@ pub fn serve(
 fn remove_stale(path: &Path) -> Result<(), Error> {
     match UnixStream::connect(path) {
         Ok(_) => Err(Error::operation(format!(
-            "--control {}: another process listens there",
+            "--control {}: another process listens on this socket",
             path.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -246,7 +246,7 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
     let failed = |error: io::Error| {
         let length = path.as_os_str().len();
         let why = if length > PATH_BYTES_MAX {
-            format!("{length} bytes, a Unix socket's path has at most {PATH_BYTES_MAX}")
+            format!("path of {length} bytes, expected at most {PATH_BYTES_MAX}")
         } else {
             error.to_string()
         };
@@ -295,7 +295,7 @@ impl<N: Controlled> Server<N> {
                     && let Some((longest, _)) =
                         sessions.iter().enumerate().min_by_key(|(_, it)| it.active_at())
                 {
-                    tracing::debug!("client of the control socket: replaced by another one");
+                    tracing::debug!("control socket: client replaced");
                     sessions.swap_remove(longest);
                 }
                 sessions.push(session);
@@ -304,7 +304,7 @@ impl<N: Controlled> Server<N> {
             Err(error) => {
                 // Log once per shortage: accept fails repeatedly while clients are pending.
                 if !self.is_short.replace(true) {
-                    tracing::warn!(%error, "accept on the control socket");
+                    tracing::warn!(%error, "control socket: accept failed");
                 }
                 rest = ACCEPT_REST;
             }
@@ -322,7 +322,7 @@ impl<N: Controlled> Server<N> {
             match proceeded {
                 Ok(is_complete) => !is_complete,
                 Err(error) => {
-                    tracing::debug!(%error, "client of the control socket");
+                    tracing::debug!(%error, "control socket: client failed");
                     false
                 }
             }
@@ -354,7 +354,7 @@ impl<N: Controlled> Server<N> {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(error) => {
-                    tracing::warn!(%error, "poll of the control socket");
+                    tracing::warn!(%error, "control socket: poll failed");
                     return Ok(());
                 }
             }
@@ -369,15 +369,17 @@ impl<N: Controlled> Server<N> {
     fn answer(&self, line: &[u8]) -> Answer {
         let failed = |message: String| Answer::Failed { message };
         if line.len() == REQUEST_BYTES_MAX {
-            return failed(format!("control: a request has at most {REQUEST_BYTES_MAX} bytes"));
+            return failed(format!(
+                "control: request too long, expected at most {REQUEST_BYTES_MAX} bytes"
+            ));
         }
         let request: Request = match serde_json::from_slice(line) {
             Ok(request) => request,
-            Err(error) => return failed(format!("control: not a request: {error}")),
+            Err(error) => return failed(format!("control: invalid request: {error}")),
         };
         let Request { flue_control, ask } = request;
         if flue_control != VERSION {
-            return failed(format!("control: version {flue_control}; this node speaks {VERSION}"));
+            return failed(format!("control: version {flue_control}, expected {VERSION}"));
         }
         let answered = match ask {
             Ask::List { after, state } => self.list(after, state),

@@ -110,7 +110,7 @@ impl Table {
 
     fn write(&self, slot: usize, octets: &[u8; SLOT_BYTES]) {
         if let Err(error) = self.file.write_all_at(octets, (slot * SLOT_BYTES) as u64) {
-            tracing::warn!(%error, "table of connections: one may not be reset when the program dies");
+            tracing::warn!(%error, "table of connections: write failed: no reset if the program is killed");
         }
     }
 }

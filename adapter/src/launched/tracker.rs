@@ -100,7 +100,7 @@ impl Connections {
             }
             None => tracing::warn!(
                 remote = %connection.remote,
-                "table of connections: no room; this one is not reset when the program dies"
+                "table of connections: full; the connection is not reset when the program is killed"
             ),
         }
     }

@@ -88,13 +88,13 @@ impl FromStr for Capacity {
             let names: Vec<_> = capacity.limits().into_iter().map(|(name, _)| name).collect();
             let found = capacity.limits().into_iter().find(|(name, _)| *name == key);
             let Some((_, limit)) = found else {
-                return Err(format!("{key:?} is none of {}", names.join(", ")));
+                return Err(format!("{key:?}: expected one of {}", names.join(", ")));
             };
             let number = number
                 .parse()
-                .map_err(|_| format!("{part:?}: not {key}=NUMBER, 0 to {}", u32::MAX))?;
+                .map_err(|_| format!("{part:?}: expected {key}=N, 0 to {}", u32::MAX))?;
             if limit.replace(number).is_some() {
-                return Err(format!("{key} is given twice"));
+                return Err(format!("{key}: duplicate key"));
             }
         }
         Ok(capacity)
@@ -115,12 +115,13 @@ impl fmt::Display for Capacity {
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "Chimney options"))]
 pub struct ChimneyOptions {
-    /// Bytes in one direction after which --offload auto offloads a connection
+    /// Offload with --offload auto after this many bytes in one direction
     #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", default_value_t = AUTO_OFFLOAD_BYTES))]
     pub offload_after_bytes: u64,
 
-    /// Age at which --offload auto offloads a connection whatever it has carried: 1..=86400
-    /// [default: age does not matter]
+    /// Offload with --offload auto at this age, s: 1..=86400 [default: none]
+    ///
+    /// The age applies regardless of traffic.
     #[cfg_attr(
         feature = "clap",
         arg(
@@ -131,23 +132,27 @@ pub struct ChimneyOptions {
     )]
     pub offload_after_age_s: Option<u32>,
 
-    /// Offload by policy only what has one of these ports, local or remote; at most 64 [default: any]
+    /// Offload only these local or remote ports; at most 64 [default: any]
+    ///
+    /// Applies to offloads by policy.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "PORT,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))
     )]
     pub offload_ports: Option<Vec<u16>>,
 
-    /// Optional reasons for which the target may have a connection uploaded [default: none]
+    /// Upload for these optional reasons [default: none]
     ///
-    /// Mandatory ones (urgent data, time-outs, invalidated or corrupt state) are followed in any case.
+    /// Mandatory reasons (urgent data, timeouts, invalidated or corrupt state) always lead to an upload.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_enum, value_name = "REASON,…", value_delimiter = ',')
     )]
     pub upload_on: Vec<UploadReason>,
 
-    /// Seconds that a connection stays in the host stack after an upload by the target or a refusal: 0..=86400
+    /// Delay the next offload after an upload or refusal, s: 0..=86400
+    ///
+    /// Applies to uploads requested by the target.
     #[serde(alias = "upload_rest_s")]
     #[cfg_attr(
         feature = "clap",
@@ -161,8 +166,10 @@ pub struct ChimneyOptions {
     )]
     pub offload_holddown_s: u32,
 
-    /// Limits of the target: tcp, path, neighbor and ip count objects; send, receive and window are bytes
-    /// [default: those of the documentation]
+    /// Limit the target: tcp, path, neighbor, ip, send, receive, window
+    ///
+    /// tcp, path, neighbor and ip count objects; send, receive and window are bytes. A further offload is refused with
+    /// the status of its limit. Defaults: docs/reference/chimney.md.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "KIND=N,…", default_value_t, hide_default_value = true)
@@ -188,7 +195,7 @@ impl ChimneyOptions {
         let count = self.offload_ports.as_ref().map_or(0, Vec::len);
         if count > PORTS_MAX {
             return Err(Error::option(format!(
-                "--offload-ports: {count} ports, at most {PORTS_MAX}"
+                "--offload-ports: {count} ports, expected at most {PORTS_MAX}"
             )));
         }
         let seconds = [
@@ -197,9 +204,7 @@ impl ChimneyOptions {
         ];
         for (option, value, range) in seconds {
             if !range.contains(&value.into()) {
-                return Err(Error::option(format!(
-                    "{option} {value}: not within {range:?} seconds"
-                )));
+                return Err(Error::option(format!("{option} {value}: expected {range:?} seconds")));
             }
         }
         Ok(())
@@ -237,7 +242,7 @@ impl fmt::Display for ChimneyOptions {
         }
         let reasons: Vec<_> = self.upload_on.iter().map(|reason| word(*reason)).collect();
         let reasons = if reasons.is_empty() { "none".into() } else { reasons.join(", ") };
-        write!(f, "; optional uploads: {reasons}, rest {} s", self.offload_holddown_s)?;
+        write!(f, "; optional uploads: {reasons}, hold-down {} s", self.offload_holddown_s)?;
         match self.capacity.to_string().as_str() {
             "" => f.write_str("; capacity default"),
             capacity => write!(f, "; capacity {capacity}"),
@@ -257,11 +262,11 @@ mod tests {
         assert_eq!("".parse(), Ok(Capacity::default()));
         assert_eq!(Capacity::default().to_string(), "");
         for (text, word) in [
-            ("objects=1", "none of tcp, path"),
-            ("tcp", "not tcp=NUMBER"),
+            ("objects=1", "expected one of tcp, path"),
+            ("tcp", "expected tcp=N"),
             ("tcp=x", "tcp=x"),
             ("tcp=-1", "tcp=-1"),
-            ("tcp=1,tcp=2", "twice"),
+            ("tcp=1,tcp=2", "duplicate"),
             ("sockets=1", "sockets"),
         ] {
             let error = text.parse::<Capacity>().unwrap_err();

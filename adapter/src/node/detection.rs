@@ -43,8 +43,8 @@ pub(crate) fn detect_duplicates(
     let found = watch(taps, mac, &ours, is_alone)
         .map_err(|error| Error::operation(format!("duplicate address detection: {error}")))?;
     let Some((address, station)) = found else { return Ok(()) };
-    let error = format!("address {address}: in use by the station {station}");
-    let hint = "choose another --addr; --dad off starts without the check";
+    let error = format!("address {address}: in use by station {station}");
+    let hint = "choose another --addr, or skip the check with --dad off";
     Err(flue_network::Error::prerequisite(error).with_hint(hint).into())
 }
 

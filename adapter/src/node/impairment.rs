@@ -21,10 +21,10 @@ const BURST_FRAMES_MAX: u16 = 10_000;
 #[cfg_attr(
     feature = "clap",
     derive(clap::Args),
-    command(next_help_heading = "Impairments (both directions, repeatable with --seed)")
+    command(next_help_heading = "Impairments (both directions, reproducible with --seed)")
 )]
 pub struct Impairment {
-    /// Frames to lose, percent: 0..=100
+    /// Drop frames, percent: 0..=100
     // In parts per million.
     #[cfg_attr(
         feature = "clap",
@@ -32,14 +32,16 @@ pub struct Impairment {
     )]
     pub drop_ppm: Percent,
 
-    /// Lose frames in bursts of so many on average (--drop of all): 1..=10000; 0: each for itself
+    /// Drop in bursts of this mean length, frames: 1..=10000; 0: none
+    ///
+    /// --drop remains the share of all frames.
     #[cfg_attr(
         feature = "clap",
         arg(long = "burst", value_name = "FRAMES", default_value_t, value_parser = parse_burst)
     )]
     pub burst_frames: u16,
 
-    /// Frames to deliver twice, percent: 0..=100
+    /// Duplicate frames, percent: 0..=100
     // In parts per million, as the next two.
     #[cfg_attr(
         feature = "clap",
@@ -47,15 +49,15 @@ pub struct Impairment {
     )]
     pub dup_ppm: Percent,
 
-    /// Frames to deliver after their successors, percent: 0..=100
+    /// Deliver frames after later ones, percent: 0..=100
     #[cfg_attr(feature = "clap", arg(long = "reorder", value_name = "PERCENT", default_value_t))]
     pub reorder_ppm: Percent,
 
-    /// Frames to change one bit in, percent: 0..=100
+    /// Invert one bit of frames, percent: 0..=100
     #[cfg_attr(feature = "clap", arg(long = "corrupt", value_name = "PERCENT", default_value_t))]
     pub corrupt_ppm: Percent,
 
-    /// Time to hold each frame back: 0s..=10s, unit ns, us, ms or s
+    /// Delay each frame: 0s..=10s (ns, us, ms, s)
     // In nanoseconds.
     #[cfg_attr(
         feature = "clap",
@@ -63,7 +65,7 @@ pub struct Impairment {
     )]
     pub delay_ns: u64,
 
-    /// Vary the delay by so much either way, in order: at most the delay
+    /// Vary the delay by up to this time, in order: at most --delay
     // In nanoseconds.
     #[cfg_attr(
         feature = "clap",
@@ -71,12 +73,13 @@ pub struct Impairment {
     )]
     pub jitter_ns: u64,
 
-    /// Rate of the wire: 1kbit..=1Tbit, bits per second [default: unlimited]
+    /// Limit the rate, bits per second: 1kbit..=1Tbit [default: unlimited]
     #[cfg_attr(feature = "clap", arg(long = "rate", value_name = "RATE"))]
     pub rate_bps: Option<BitRate>,
 
-    /// Queue limit of a wire with --rate: bytes (250kB, 1MiB), frames (100p), or time at that
-    /// rate (20ms); more is lost [default: 1514kB]
+    /// Limit the queue of --rate: 250kB, 100p or 20ms [default: 1514kB]
+    ///
+    /// Units: bytes (kB, KiB, MB, MiB), frames (p), or time at that rate (us, ms, s). Further frames are dropped.
     #[cfg_attr(feature = "clap", arg(long, value_name = "SIZE", alias = "limit"))]
     pub queue: Option<QueueSize>,
 }
@@ -87,7 +90,7 @@ pub struct Impairment {
 /// The text is not a number in this range.
 pub fn parse_burst(text: &str) -> Result<u16, String> {
     let frames = text.parse().ok().filter(|frames| *frames <= BURST_FRAMES_MAX);
-    frames.ok_or_else(|| format!("not a number of frames from 0 (no bursts) to {BURST_FRAMES_MAX}"))
+    frames.ok_or_else(|| format!("expected frames, 1 to {BURST_FRAMES_MAX}, or 0 for no bursts"))
 }
 
 /// Parses a delay to nanoseconds, with the units of [`parse_delay`].
@@ -139,7 +142,7 @@ impl Impairment {
     pub fn check(&self) -> Result<(), Error> {
         if let (Some(queue), None) = (self.queue, self.rate_bps) {
             return Err(Error::option(format!(
-                "--queue {queue}: nothing waits before a wire without --rate"
+                "--queue {queue}: no effect without --rate: add --rate"
             )));
         }
         let checked = self.on_a_link(0).validate();

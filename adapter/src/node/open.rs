@@ -117,10 +117,10 @@ impl NodeOptions {
     /// descriptor.
     pub(crate) fn open_descriptor(&self) -> Result<(OwnedFd, String), Error> {
         let opened = self.open_taps()?;
-        let failed = || Error::operation("a TAP without a descriptor");
+        let failed = || Error::operation("TAP: no descriptor");
         let first = opened.into_iter().next().ok_or_else(failed)?;
         let descriptor = rustix::io::dup(first.link.descriptor().ok_or_else(failed)?)
-            .map_err(|error| Error::operation(format!("descriptor of the TAP: {error}")))?;
+            .map_err(|error| Error::operation(format!("TAP: duplicate the descriptor: {error}")))?;
         Ok((descriptor, first.name))
     }
 
@@ -253,7 +253,7 @@ fn of_queue(path: &Path, queue: usize) -> PathBuf {
 }
 
 fn start_failure(error: io::Error) -> Error {
-    Error::io("start of the node", &error)
+    Error::io("start the node", &error)
 }
 
 #[cfg(test)]

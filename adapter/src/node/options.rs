@@ -61,8 +61,8 @@ pub fn parse_interface(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "not an interface name: 1 to {INTERFACE_NAME_BYTES_MAX} visible ASCII characters, \
-             none of them / : %"
+            "expected an interface name: 1 to {INTERFACE_NAME_BYTES_MAX} visible ASCII characters \
+             except / : %"
         ))
     }
 }
@@ -75,51 +75,51 @@ pub fn parse_interface(text: &str) -> Result<String, String> {
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "Node options"))]
 pub struct NodeOptions {
-    /// TAP to use: created if absent, attached to if there
+    /// Use this TAP; create it if absent
     ///
-    /// A TAP that this run creates goes away with it. One that was made before ("ip tuntap add mode
-    /// tap user $USER name flue0") can be used without CAP_NET_ADMIN by the user it belongs to.
+    /// A TAP that this run creates is removed with it. An existing TAP ("ip tuntap add mode tap user $USER name flue0")
+    /// can be used by its user without CAP_NET_ADMIN.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "NAME", default_value = TAP_DEFAULT, value_parser = parse_interface)
     )]
     pub tap: String,
 
-    /// Descriptor of an open TAP that this process has inherited, instead of --tap
+    /// Use the open TAP at this inherited descriptor instead of --tap
     ///
-    /// It has one queue and no packet information (IFF_NO_PI). Its interface may be in another network namespace, and
-    /// is taken as it is: up, with an MTU of at least --mtu. Only --bridge, --host-addr and --txqueuelen, if they are
-    /// given, change it, which has to be in this namespace then.
+    /// The descriptor must have one queue and no packet information (IFF_NO_PI). Its interface may be in another
+    /// network namespace. It must be up, with an MTU of at least --mtu. Only --bridge, --host-addr and --txqueuelen
+    /// change the interface; they require that it is in this namespace.
     #[cfg_attr(feature = "clap", arg(long, value_name = "FD", conflicts_with = "tap"))]
     pub tap_fd: Option<i32>,
 
-    /// Address of the node and length of its prefix; repeat for more, IPv4 or IPv6, at most 8
-    /// [default: 10.77.0.2/24; lab: 10.77.0.1/24]
+    /// Assign this address; repeatable up to 8 [default: 10.77.0.2/24]
     ///
-    /// In the lab it is node A's; node B gets the address after it.
+    /// IPv4 or IPv6. In the lab it is the address of node A, by default 10.77.0.1/24; node B has the next address.
     #[cfg_attr(feature = "clap", arg(long = "addr", value_name = "IP/PREFIX"))]
     pub addresses: Vec<IpPrefix>,
 
-    /// Router for everything outside the prefixes of --addr; at most one for each family
+    /// Route other prefixes through this router; one per address family
     #[cfg_attr(feature = "clap", arg(long = "gateway", value_name = "IP"))]
     pub gateways: Vec<IpAddr>,
 
-    /// Duplicate address detection: probe for the addresses of --addr before the node uses them (RFC 5227, RFC 4862)
+    /// Probe for the addresses of --addr before use (RFC 5227, RFC 4862)
     ///
-    /// It takes 0.1 seconds on a bridge. A station that starts within that time, or that does not answer probes, is not
-    /// found.
+    /// Takes 0.1 seconds on a bridge. A station that starts within that time, or that does not reply to probes, is not
+    /// detected.
     #[cfg_attr(
         feature = "clap",
         arg(long = "dad", value_enum, value_name = "WHEN", default_value_t)
     )]
     pub detection: Detection,
 
-    /// Ethernet address of the node [default: locally administered, derived from TAP name, address
-    /// and --seed, if given]
+    /// Ethernet address [default: derived from TAP, address and --seed]
+    ///
+    /// The default is locally administered.
     #[cfg_attr(feature = "clap", arg(long, value_name = "MAC"))]
     pub mac: Option<MacAddress>,
 
-    /// Largest IP packet, bytes: 1280..=65521
+    /// Set the MTU, bytes: 1280..=65521
     #[cfg_attr(
         feature = "clap",
         arg(
@@ -135,24 +135,26 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(long, value_name = "BRIDGE", value_parser = parse_interface))]
     pub bridge: Option<String>,
 
-    /// Address of the kernel's side of the TAP; the TAP is brought up
+    /// Assign this address to the kernel's side of the TAP; repeatable
     ///
-    /// With it the machine itself can talk to the node: ping, iperf3, tcpdump on the TAP. A TAP that
-    /// is the port of a bridge has no address: give the bridge one instead.
+    /// Brings the TAP up. The machine can then reach the node: ping, iperf3, tcpdump on the TAP. A port of a bridge has
+    /// no address; assign one to the bridge instead.
     #[cfg_attr(
         feature = "clap",
         arg(long = "host-addr", value_name = "IP/PREFIX", conflicts_with = "bridge")
     )]
     pub host_addresses: Vec<IpPrefix>,
 
-    /// Virtio-net header on the TAP: super-segments of up to 64 KiB, cut and checksummed by the kernel
+    /// Use a virtio-net header: GSO packets of up to 64 KiB
+    ///
+    /// The kernel segments and checksums them.
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHEN", default_value_t))]
     pub vnet: VnetMode,
 
-    /// Recycle the pages of transmitted GSO packets on the CPU that wrote them
+    /// Recycle pages of sent GSO packets on the CPU that wrote them
     ///
-    /// For peers on the same machine, whose reads free the pages on another CPU. Uses a packet socket on the TAP. Needs
-    /// CAP_NET_RAW, and one queue.
+    /// For peers on the same machine, whose reads free the pages on another CPU. Uses a packet socket on the TAP.
+    /// Requires CAP_NET_RAW and one queue.
     #[serde(alias = "reclaim")]
     #[cfg_attr(
         feature = "clap",
@@ -160,15 +162,14 @@ pub struct NodeOptions {
     )]
     pub tx_page_recycling: ReclaimMode,
 
-    /// NAPI mode for frames written to the TAP
-    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHO", default_value_t))]
+    /// Select the NAPI mode for frames written to the TAP
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "MODE", default_value_t))]
     pub napi: NapiMode,
 
-    /// Frames that the kernel queues for the node, per TAP queue: 1..=1000000 [default: 10000 on a TAP that the node
-    /// creates; unchanged on an existing TAP]
+    /// Limit frames that the kernel queues per TAP queue: 1..=1000000
     ///
-    /// The kernel drops further frames. Each slot takes 8 bytes. Needs CAP_NET_ADMIN; without it the length is
-    /// unchanged, with a warning.
+    /// Default: 10000 on a TAP that the node creates; unchanged on an existing TAP. The kernel drops further frames.
+    /// Each slot takes 8 bytes. Requires CAP_NET_ADMIN; without it the length is unchanged, with a warning.
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(TXQUEUELEN_RANGE))
@@ -180,36 +181,37 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(skip = 1_u8))]
     pub queues: u8,
 
-    /// Connections that the host stack offloads
+    /// Select the connections to offload
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHICH", default_value_t))]
     pub offload: OffloadPolicy,
 
-    /// Segments of offloaded connections that carry PSH
+    /// Select the segments with PSH on offloaded connections
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHICH", default_value_t))]
     pub psh: PushPolicy,
 
-    /// Congestion control of offloaded connections
+    /// Select the congestion control of offloaded connections
     #[cfg_attr(
         feature = "clap",
         arg(long, visible_alias = "cc", value_enum, value_name = "NAME", default_value_t)
     )]
     pub congestion_control: CongestionAlgorithm,
 
-    /// Spread the segments of offloaded connections over the round trip instead of sending what the
-    /// window allows at once
+    /// Pace segments of offloaded connections over the round trip
+    ///
+    /// Otherwise everything that the window allows is sent at once.
     #[cfg_attr(feature = "clap", arg(long))]
     pub pacing: bool,
 
-    /// Explicit congestion notification (RFC 3168): offered and accepted in handshakes
+    /// Negotiate explicit congestion notification (RFC 3168)
     ///
-    /// Routers then mark instead of dropping. Data of offloaded connections is ECN-capable.
+    /// Routers then mark frames instead of dropping them. Data of offloaded connections is ECN-capable.
     #[cfg_attr(feature = "clap", arg(long))]
     pub ecn: bool,
 
-    /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
-    /// it is given up: 1..=255
+    /// Limit retransmissions or window probes of a segment: 1..=255
     ///
-    /// From an RTT of a LAN: 3 are 3 seconds, 5 are 13, 8 are 100; 15 are 9 minutes.
+    /// An offloaded connection is aborted after that. With the RTT of a LAN: 3 take 3 seconds, 5 take 13, 8 take 100;
+    /// 15 take 9 minutes.
     #[cfg_attr(
         feature = "clap",
         arg(
@@ -221,10 +223,10 @@ pub struct NodeOptions {
     )]
     pub max_retransmissions: u8,
 
-    /// Bytes that the receive window of an offloaded connection may grow to: 4096..=1073741824
+    /// Limit the receive window, bytes: 4096..=1073741824
     ///
-    /// It starts at 256 KiB, or at this if that is less, and grows with what the reader takes in a round
-    /// trip. 262144 or less: it does not grow.
+    /// It starts at 256 KiB, or at the limit if that is less, and grows with the bytes that the reader consumes per
+    /// round trip. With 262144 or less it does not grow.
     #[cfg_attr(
         feature = "clap",
         arg(
@@ -236,20 +238,23 @@ pub struct NodeOptions {
     )]
     pub receive_window_bytes: u32,
 
-    /// Capture all frames of the node into this file (pcapng; comments name net buffer lists)
+    /// Capture frames to this file (pcapng)
+    ///
+    /// Comments name net buffer lists.
     #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
     pub pcap: Option<PathBuf>,
 
-    /// Write congestion window, RTT and what is in flight of each offloaded connection into this file, as
-    /// CSV; "flue plot" draws it
+    /// Trace congestion control to this file (CSV for "flue plot")
+    ///
+    /// Congestion window, RTT and bytes in flight of each offloaded connection.
     #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
     pub tcp_trace: Option<PathBuf>,
 
-    /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
+    /// Seed ISNs, STags and impairments [default: random, printed]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     pub seed: Option<u64>,
 
-    /// Progress: engine thread (auto) or application (manual)
+    /// Run the node by a thread (auto) or by the application (manual)
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "HOW", default_value_t))]
     pub progress: Progress,
 
@@ -311,20 +316,25 @@ impl NodeOptions {
         for host in &self.host_addresses {
             if self.addresses.iter().any(|own| own.address() == host.address()) {
                 return Err(Error::option(format!(
-                    "--host-addr {host}: the node itself has that address (--addr)"
+                    "--host-addr {host}: the node has this address (--addr): choose another"
                 )));
             }
         }
         if let (Some(bridge), [host, ..]) = (&self.bridge, self.host_addresses.as_slice()) {
             return Err(Error::option(format!(
-                "--host-addr {host}: a port of a bridge ({bridge}) has no address; give the bridge one"
+                "--host-addr {host}: not supported on a port of bridge {bridge}: assign the address to the bridge"
             )));
         }
         if self.tap_fd.is_some() && self.queues > 1 {
-            return Err(Error::option("--tap-fd: an inherited TAP has one queue"));
+            return Err(Error::option(format!(
+                "--queues {}: not supported with --tap-fd: an inherited TAP has one queue",
+                self.queues
+            )));
         }
         if self.tap_fd.is_some() && self.napi != NapiMode::Off {
-            return Err(Error::option("--tap-fd --napi: what opened the TAP has decided that"));
+            return Err(Error::option(
+                "--napi: not supported with --tap-fd: set the mode where the TAP is opened",
+            ));
         }
         self.chimney.check()?;
         self.impairment.check()?;
@@ -349,7 +359,7 @@ impl NodeOptions {
         ];
         for (option, value, range) in limits {
             if !range.contains(&value) {
-                return Err(Error::option(format!("{option} {value}: not within {range:?}")));
+                return Err(Error::option(format!("{option} {value}: expected {range:?}")));
             }
         }
         Ok(())
@@ -422,7 +432,7 @@ pub fn random_seed() -> Result<u64, Error> {
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Error::prerequisite(format!("getrandom: {error}")))?;
     if got != bytes.len() {
-        return Err(Error::prerequisite("getrandom: fewer than 8 bytes"));
+        return Err(Error::prerequisite(format!("getrandom: received {got} bytes, expected 8")));
     }
     Ok(u64::from_ne_bytes(bytes))
 }
@@ -430,13 +440,13 @@ pub fn random_seed() -> Result<u64, Error> {
 fn check_addresses(addresses: &[IpPrefix]) -> Result<(), Error> {
     if addresses.len() > ADDRESSES_MAX {
         return Err(Error::option(format!(
-            "--addr: {} addresses, a node has at most {ADDRESSES_MAX}",
+            "--addr: {} addresses, expected at most {ADDRESSES_MAX}",
             addresses.len()
         )));
     }
     for (index, one) in addresses.iter().enumerate() {
         if addresses[..index].iter().any(|other| other.address() == one.address()) {
-            return Err(Error::option(format!("--addr {one}: given twice")));
+            return Err(Error::option(format!("--addr {one}: duplicate address")));
         }
     }
     Ok(())
@@ -447,7 +457,7 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Err
         let same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
         if gateways[..index].iter().any(same_family) {
             return Err(Error::option(format!(
-                "--gateway {gateway}: at most one for each address family"
+                "--gateway {gateway}: second gateway of its address family, expected at most one"
             )));
         }
         if !addresses.iter().any(|own| own.contains(*gateway)) {
@@ -456,7 +466,9 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Err
             )));
         }
         if addresses.iter().any(|own| own.address() == *gateway) {
-            return Err(Error::option(format!("--gateway {gateway}: the node's own address")));
+            return Err(Error::option(format!(
+                "--gateway {gateway}: the address of the node, expected a router"
+            )));
         }
     }
     Ok(())

@@ -83,9 +83,9 @@ fn each_limit_is_named() {
     refused("--delay 11s", &["--delay", "10s"]);
     refused("--rate 10", &["--rate", "1kbit"]);
     refused("--addr 10.0.0.1", &["--addr", "prefix length"]);
-    refused("--addr 10.0.0.1/24 --addr 10.0.0.1/16", &["--addr", "twice"]);
+    refused("--addr 10.0.0.1/24 --addr 10.0.0.1/16", &["--addr", "duplicate"]);
     refused("--gateway 10.78.0.1", &["--gateway", "--addr"]);
-    refused("--gateway 10.77.0.2", &["--gateway", "own"]);
+    refused("--gateway 10.77.0.2", &["--gateway", "address of the node"]);
     refused("--gateway 10.77.0.1 --gateway 10.77.0.3", &["--gateway", "at most one"]);
     refused("--host-addr 10.77.0.2/24", &["--host-addr", "--addr"]);
     refused("--host-addr 10.77.0.1/24 --bridge br0", &["--host-addr", "--bridge"]);
@@ -96,7 +96,7 @@ fn each_limit_is_named() {
     refused("--receive-window 4095", &["--receive-window", "4096..=1073741824"]);
     refused("--seed=-1", &["--seed"]);
     let nine: String = (1..=9).map(|host| format!("--addr 10.0.0.{host}/24 ")).collect();
-    refused(&nine, &["--addr", "at most 8"]);
+    refused(&nine, &["--addr", "expected at most 8"]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn chimney_options_are_checked_and_printed() {
     assert!(
         text.contains(
             "chimney: auto after 1 bytes or 5 s, ports 80, 443; \
-             optional uploads: low-activity, small-io, rest 0 s; capacity tcp=2\n"
+             optional uploads: low-activity, small-io, hold-down 0 s; capacity tcp=2\n"
         ),
         "{text}"
     );
@@ -180,7 +180,7 @@ fn limits_are_checked_for_programs() {
     let day = ChimneyOptions { offload_holddown_s: 86_401, ..ChimneyOptions::default() };
     let ages = ChimneyOptions { offload_after_age_s: Some(0), ..ChimneyOptions::default() };
     for (options, word) in [
-        (NodeOptions { mtu_bytes: 1279, ..base.clone() }, "--mtu 1279: not within 1280..=65521"),
+        (NodeOptions { mtu_bytes: 1279, ..base.clone() }, "--mtu 1279: expected 1280..=65521"),
         (NodeOptions { txqueuelen: Some(0), ..base.clone() }, "--txqueuelen 0"),
         (NodeOptions { queues: 0, ..base.clone() }, "--queues 0"),
         (NodeOptions { queues: 17, ..base.clone() }, "--queues 17"),

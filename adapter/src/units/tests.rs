@@ -39,7 +39,7 @@ fn rates_are_bits_with_si_prefixes() {
     for bad in ["", "100", "999bit", "1.1Tbit", "0Mbit", "-5Mbit", "5MB", "Mbit"] {
         assert!(parse(bad).unwrap_err().to_string().contains("1kbit to 1Tbit"), "{bad}");
     }
-    assert!(parse("10Mbps").unwrap_err().to_string().contains("write Mbit"));
+    assert!(parse("10Mbps").unwrap_err().to_string().contains("use kbit, Mbit"));
 }
 
 #[test]
@@ -136,6 +136,6 @@ fn queues_in_bytes_frames_and_time() {
     for text in ["", "0B", "0p", "1.5p", "1000001p", "2GiB", "2000MiB", "11s", "7", "-1kB"] {
         assert!(parse(text).unwrap_err().to_string().contains("such as 20ms"), "{text}");
     }
-    assert!(parse("100kb").unwrap_err().to_string().contains("write kB"));
+    assert!(parse("100kb").unwrap_err().to_string().contains("use kB or KiB"));
     assert_eq!(parse("100p").unwrap().to_string(), "100 frames");
 }

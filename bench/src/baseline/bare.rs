@@ -151,7 +151,9 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     engine.finish()?;
     while !kernel.is_done() {
         if engine.receive()? == Arrival::Nothing && !idle.wait() {
-            return Err(Failure::work("the kernel socket does not see the end of the connection"));
+            return Err(Failure::work(
+                "kernel socket: no end of the connection within the time limit",
+            ));
         }
     }
     conclude(args, bench, &watch, Sent { sent_bytes, segments, near_cpu_seconds })
@@ -169,7 +171,7 @@ const fn next_segment(room: usize, window: usize, segment: usize, mss: usize) ->
 
 fn stalled(engine: &Engine) -> Failure {
     let bytes = engine.in_flight_bytes();
-    Failure::work(format!("a frame was lost: {bytes} bytes are not acknowledged, and will not be"))
+    Failure::work(format!("frame dropped: {bytes} bytes not acknowledged"))
 }
 
 /// Measures receiving by the minimal TCP from the kernel.
@@ -196,7 +198,7 @@ pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
         if due_bytes >= ack_bytes || (due_bytes > 0 && is_empty && empty_reads >= EMPTY_READS) {
             engine.acknowledge()?;
         } else if is_empty && !idle.wait() {
-            return Err(Failure::work("the kernel's socket has stopped sending"));
+            return Err(Failure::work("kernel socket: stopped sending"));
         }
         steps = steps.wrapping_add(1);
         if steps.is_multiple_of(STEPS_PER_CLOCK) && watch.is_over(received_bytes) {
@@ -261,13 +263,13 @@ fn validate(
     let ErrorCounters { gaps, duplicates: _, damaged } = errors;
     if gaps + damaged > 0 {
         return Err(Failure::work(format!(
-            "frames were lost: {gaps} segments followed a gap, {damaged} were damaged; the TAP dropped \
+            "frames dropped: {gaps} segments after a gap, {damaged} damaged, TAP drops \
              {dropped_frames}"
         )));
     }
     if ours_bytes != theirs_bytes {
         return Err(Failure::work(format!(
-            "the kernel counted {theirs_bytes} bytes, the yardstick {ours_bytes}"
+            "byte count: kernel {theirs_bytes}, this end {ours_bytes}, expected equal"
         )));
     }
     Ok(())
@@ -283,10 +285,10 @@ mod tests {
         assert!(validate(fine, 0, 100, 100).is_ok());
         let message = |errors, ours, theirs| validate(errors, 7, ours, theirs).unwrap_err().message;
         assert!(
-            message(ErrorCounters { gaps: 2, ..fine }, 1, 1).contains("2 segments followed a gap")
+            message(ErrorCounters { gaps: 2, ..fine }, 1, 1).contains("2 segments after a gap")
         );
-        assert!(message(ErrorCounters { damaged: 1, ..fine }, 1, 1).contains("dropped 7"));
-        assert!(message(fine, 99, 100).contains("counted 100 bytes, the yardstick 99"));
+        assert!(message(ErrorCounters { damaged: 1, ..fine }, 1, 1).contains("TAP drops 7"));
+        assert!(message(fine, 99, 100).contains("kernel 100, this end 99"));
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Bed {
     pub(super) fn make(common: &Common, taps: usize) -> Result<Self, Failure> {
         let given = common.tap.clone();
         if !given.is_empty() && given.len() != taps {
-            let message = format!("--tap: this kind needs {taps}, not {}", given.len());
+            let message = format!("--tap: {} TAPs, expected {taps}", given.len());
             return Err(Failure::usage(message));
         }
         environment::check_tun()?;
@@ -174,9 +174,9 @@ impl Bed {
         let OpenTap { link, vnet_header, threaded_napi, .. } =
             opened.expect("one queue was requested");
         if napi == NapiMode::Threaded && !threaded_napi {
-            return Err(Failure::lacking(format!("TAP {name} does not support threaded NAPI")));
+            return Err(Failure::lacking(format!("TAP {name}: threaded NAPI not supported")));
         }
-        let lacking = || Failure::work(format!("TAP {name} has no descriptor"));
+        let lacking = || Failure::work(format!("TAP {name}: no descriptor"));
         let fd = link.descriptor().ok_or_else(lacking)?;
         let fd = fd.try_clone_to_owned();
         let fd = fd.map_err(|error| Failure::work(format!("TAP {name}: {error}")))?;
@@ -187,7 +187,7 @@ impl Bed {
     /// Returns the kernel's station on `tap`.
     pub(super) fn kernel_behind(&mut self, tap: &Tap) -> Result<Station, Failure> {
         let mac = self.netlink.link(&tap.name)?.mac;
-        let lacking = || Failure::work(format!("TAP {} has no Ethernet address", tap.name));
+        let lacking = || Failure::work(format!("TAP {}: no Ethernet address", tap.name));
         Ok(Station { mac: mac.ok_or_else(lacking)?, ..FAR })
     }
 

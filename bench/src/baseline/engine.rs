@@ -105,7 +105,7 @@ impl Engine {
         let mut idle = SpinThenYield::new();
         while !self.is_open {
             if self.receive()? == Arrival::Nothing && !idle.wait() {
-                return Err(Failure::work("the kernel does not answer the SYN"));
+                return Err(Failure::work("kernel socket: no SYN-ACK within the time limit"));
             }
         }
         self.acknowledge()
@@ -209,7 +209,7 @@ impl Engine {
         let frame::Received { segment, options_bytes, payload_bytes } = received;
         let Segment { seq, ack, flags, window } = segment;
         if flags & RST != 0 {
-            return Err(Failure::work("the kernel has reset the connection"));
+            return Err(Failure::work("kernel socket: connection reset"));
         }
         if flags & SYN != 0 {
             let options = &self.inbox[self.inbox_at..self.inbox_at + options_bytes];

@@ -39,7 +39,7 @@ impl<T: Send + 'static> FarEnd<T> {
 
     /// Waits until the thread has exited; returns its result.
     pub(super) fn join(self) -> Result<T, Failure> {
-        let panicked = |_| Err(Failure::work("the far end has panicked"));
+        let panicked = |_| Err(Failure::work("far end: thread panicked"));
         self.thread.join().unwrap_or_else(panicked)
     }
 }

@@ -57,7 +57,9 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-#define SCHEMA "flue-yardstick/1"
+#define SCHEMA "flue.baseline/1"
+#define SUCCESS "{\"schema\":\"" SCHEMA "\",\"ok\":true,\"exit_status\":0,\"error\":null,"
+#define FAILURE "\"error\":{\"kind\":\"%s\",\"hint\":null,\"message\":\""
 #define MAGIC 0x79617264u
 
 enum {
@@ -150,13 +152,14 @@ static void fail(int status, const char *format, ...)
     va_end(arguments);
     fprintf(stderr, "libfabric-bench: %s\n", text);
     if (is_client()) {
-        printf("{\"schema\":\"" SCHEMA "\",\"kind\":\"libfabric-%s\",\"error\":\"", op_names[options.op]);
+        printf("{\"schema\":\"" SCHEMA "\",\"ok\":false,\"exit_status\":%d," FAILURE, status,
+               status == 3 ? "prerequisite" : "failure");
         for (const char *c = text; *c; c++) {
             if (*c == '"' || *c == '\\')
                 putchar('\\');
             putchar((unsigned char)*c < ' ' ? ' ' : *c);
         }
-        printf("\"}\n");
+        printf("\"},\"kind\":\"libfabric-%s\"}\n", op_names[options.op]);
     }
     exit(status);
 }
@@ -177,7 +180,8 @@ static void on_alarm(int signal)
 {
     (void)signal;
     static const char line[] =
-        "{\"schema\":\"" SCHEMA "\",\"kind\":\"libfabric\",\"error\":\"not done in time\"}\n";
+        "{\"schema\":\"" SCHEMA "\",\"ok\":false,\"exit_status\":1,\"error\":"
+        "{\"kind\":\"failure\",\"hint\":null,\"message\":\"time limit exceeded\"},\"kind\":\"libfabric\"}\n";
     if (is_client() && write(STDOUT_FILENO, line, sizeof line - 1) < 0)
         _exit(2);
     _exit(1);
@@ -569,7 +573,7 @@ static void make_connections(void)
     } while (now_ns() - begin < length);
     tell(&(char){ DONE }, 1);
     const double seconds = (double)spent * 1e-9;
-    printf("{\"schema\":\"" SCHEMA "\",\"kind\":\"libfabric-connect\",\"value\":%.1f,\"unit\":\"connections_per_s\","
+    printf(SUCCESS "\"kind\":\"libfabric-connect\",\"value\":%.1f,\"unit\":\"connections_per_s\","
            "\"seconds\":%.6f,\"detail\":{\"connections\":%" PRIu32 ",\"rounds\":%" PRIu64 ",\"provider\":\"%s\","
            "\"libfabric\":\"%u.%u\"}}\n",
            (double)rounds * options.depth / seconds, seconds, options.depth, rounds, provider,
@@ -936,7 +940,7 @@ static void measure(void)
     const uint64_t bytes = measured.messages * options.size;
     const double bps = (double)bytes * 8 / measured.seconds;
     const double rate = (double)measured.messages / measured.seconds;
-    printf("{\"schema\":\"" SCHEMA "\",\"kind\":\"libfabric-%s%s\",", op_names[options.op],
+    printf(SUCCESS "\"kind\":\"libfabric-%s%s\",", op_names[options.op],
            options.latency ? "-latency" : "");
     if (options.latency) {
         printf("\"latency_ns\":");

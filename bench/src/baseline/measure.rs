@@ -123,7 +123,7 @@ impl Stopwatch {
     /// The measured period is not over.
     pub(super) fn measured(&self) -> Result<Measured, Failure> {
         let (Some(first), Some(last)) = (self.first, self.last) else {
-            return Err(Failure::work("the run ended before its time"));
+            return Err(Failure::work("measurement: ended early"));
         };
         Ok(Measured {
             seconds: (last.at - first.at).as_secs_f64(),

@@ -1,4 +1,4 @@
-//! `flue bench yardstick`: baselines, the limits of the path below flue and the results of other stacks on it.
+//! `flue bench baseline`: baselines, the limits of the path below flue and the results of other stacks on it.
 //!
 //! | kind | measurement |
 //! |---|---|
@@ -38,10 +38,10 @@ use serde_json::Value;
 pub(crate) use self::measure::Cpu;
 use self::{bare::BareArgs, latency::Latency, smol::SmolArgs, wire::WireArgs};
 
-/// Name and version of the documents that a run prints.
-pub const SCHEMA: &str = "flue-yardstick/1";
+/// Name of the documents that a run prints.
+pub const NAME: &str = "baseline";
 
-/// Measure the path below flue, or another stack on that path; prints one line of JSON
+/// Measure the path below flue, or another stack on it; print one line of JSON
 #[derive(Args, Clone, Debug)]
 pub struct YardstickArgs {
     /// Measurement.
@@ -52,16 +52,17 @@ pub struct YardstickArgs {
 /// Options of all kinds.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Measuring time after a short warm-up, seconds [0.01 to 600]
+    /// Measure for this time after a short warm-up, seconds: 0.01..=600
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     pub seconds: Duration,
 
-    /// Use this TAP in the current network namespace instead of a new TAP in a new namespace; kinds with two TAPs need
-    /// two, which must be ports of one bridge
+    /// Use this TAP of the current network namespace instead of a new one
+    ///
+    /// Kinds with two TAPs require two, which must be ports of one bridge.
     #[arg(long, value_name = "NAME")]
     pub tap: Vec<String>,
 
-    /// NAPI mode for frames written to a TAP
+    /// Select the NAPI mode for frames written to a TAP
     #[arg(long, value_name = "MODE", default_value = "off", value_parser = napi_parser())]
     pub napi: NapiMode,
 
@@ -153,7 +154,7 @@ impl Outcome {
     fn bandwidth(measured: measure::Measured, detail: Value) -> Result<Self, Failure> {
         let measure::Measured { seconds, count: bytes, cpu } = measured;
         if bytes == 0 {
-            return Err(Failure::work("nothing was received in the measured time"));
+            return Err(Failure::work("measurement: no data received in the measured time"));
         }
         let value = bytes as f64 * 8.0 / seconds;
         Ok(Self { value, unit: Unit::Bps, latency: None, cpu, bytes, seconds, detail })
@@ -173,10 +174,9 @@ impl Outcome {
     }
 }
 
-/// Document of a successful run.
+/// Body of the document of a successful run.
 #[derive(Serialize, Debug)]
 struct Document<'a> {
-    schema: &'static str,
     kind: &'static str,
     value: f64,
     unit: Unit,
@@ -188,19 +188,16 @@ struct Document<'a> {
     detail: &'a Value,
 }
 
-/// Document of a failed run.
+/// Body of the document of a failed run.
 #[derive(Serialize, Debug)]
-struct Refusal<'a> {
-    schema: &'static str,
+struct Refusal {
     kind: &'static str,
-    error: &'a str,
 }
 
 fn document(kind: &'static str, outcome: &Result<Outcome, Failure>) -> String {
     let text = match outcome {
         Ok(Outcome { value, unit, latency, cpu, bytes, seconds, detail }) => {
-            serde_json::to_string(&Document {
-                schema: SCHEMA,
+            let body = Document {
                 kind,
                 value: *value,
                 unit: *unit,
@@ -210,11 +207,10 @@ fn document(kind: &'static str, outcome: &Result<Outcome, Failure>) -> String {
                 bytes: *bytes,
                 seconds: *seconds,
                 detail,
-            })
+            };
+            flue_report::Document::new(NAME, None, body).line()
         }
-        Err(failure) => {
-            serde_json::to_string(&Refusal { schema: SCHEMA, kind, error: &failure.message })
-        }
+        Err(failure) => flue_report::Document::new(NAME, Some(failure), Refusal { kind }).line(),
     };
     text.expect("numbers, strings and maps with string keys serialize")
 }
@@ -236,11 +232,11 @@ fn napi_parser() -> impl TypedValueParser<Value = NapiMode> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?}: expected seconds"))?;
     if (0.01..=600.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err(format!("{text} is not within 0.01 to 600 seconds"))
+        Err(format!("{text}: expected 0.01 to 600 seconds"))
     }
 }
 
@@ -248,12 +244,11 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 const CPUS_MAX: usize = 1024;
 
 fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
-    let both = text
-        .split_once(',')
-        .ok_or_else(|| format!("{text:?} is not two CPU numbers with a comma between them"))?;
+    let both =
+        text.split_once(',').ok_or_else(|| format!("{text:?}: expected two CPU numbers, A,B"))?;
     let one = |text: &str| match text.parse() {
         Ok(number) if number < CPUS_MAX => Ok(number),
-        _ => Err(format!("{text:?} is not a CPU number below {CPUS_MAX}")),
+        _ => Err(format!("{text:?}: expected a CPU number below {CPUS_MAX}")),
     };
     Ok((one(both.0)?, one(both.1)?))
 }

@@ -172,7 +172,7 @@ impl Stack {
         if polled == PollResult::SocketStateChanged {
             self.idle.renew();
         } else if !self.idle.wait() {
-            return Err(Failure::work("no progress: a frame was lost"));
+            return Err(Failure::work("smoltcp: no progress: frame dropped"));
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ fn count(stack: &mut Stack, shared: &Shared) -> Result<u64, Failure> {
 fn echo(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
     read_to_end(stack, &mut [0; PING_BYTES], |stack, data| {
         if !data.is_empty() && stack.write(data)? != data.len() {
-            return Err(Failure::work("smoltcp has no room for a message"));
+            return Err(Failure::work("smoltcp: no buffer for a message"));
         }
         Ok(())
     })
@@ -405,7 +405,8 @@ pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
 fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<Outcome, Failure> {
     let Transfer { bytes, near_cpu_seconds, far, dropped_frames } = transfer;
     if far.bytes != *bytes {
-        let message = format!("the far end counted {} bytes, the near end {bytes}", far.bytes);
+        let message =
+            format!("byte count: far end {}, near end {bytes}, expected equal", far.bytes);
         return Err(Failure::work(message));
     }
     let detail = json!({
@@ -435,11 +436,11 @@ pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
         while got < PING_BYTES {
             pair.near.poll()?;
             let read = pair.near.read(&mut memory[got..])?;
-            got += read.ok_or_else(|| Failure::work("the far end has closed the connection"))?;
+            got += read.ok_or_else(|| Failure::work("far end: connection closed"))?;
         }
         let elapsed = before.elapsed();
         if u64::from_ne_bytes(memory) != count {
-            return Err(Failure::work("the reply differs from the message"));
+            return Err(Failure::work("reply: differs from the message"));
         }
         if watch.is_warm() {
             samples.push(whole_ns(elapsed));
@@ -448,7 +449,8 @@ pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     pair.near.finish()?;
     let (far, dropped_frames) = pair.end()?;
     let latency = samples.distribution(2);
-    let latency = latency.ok_or_else(|| Failure::work("no reply in the measured time"))?;
+    let latency =
+        latency.ok_or_else(|| Failure::work("measurement: no reply in the measured time"))?;
     let detail = json!({
         "message_bytes": PING_BYTES,
         "mtu_bytes": MTU_BYTES,

@@ -26,7 +26,8 @@ fn bandwidth_document_has_all_keys() {
     let outcome = Outcome::bandwidth(MEASURED, json!({ "mtu_bytes": 1500 }));
     let document = parsed(&document("tap-bw", &outcome));
     let expected = json!({
-        "schema": "flue-yardstick/1", "kind": "tap-bw", "value": 16e6, "unit": "bps",
+        "schema": "flue.baseline/1", "ok": true, "exit_status": 0, "error": null,
+        "kind": "tap-bw", "value": 16e6, "unit": "bps",
         "samples": null, "latency_ns": null, "cpu": { "user_seconds": 0.25, "system_seconds": 0.5 },
         "bytes": 1_000_000, "seconds": 0.5, "detail": { "mtu_bytes": 1500 },
     });
@@ -56,8 +57,10 @@ fn latency_document_has_distribution() {
 fn failure_document_has_error() {
     let outcome = Err(Failure::lacking("no \"TUN\"\nhere"));
     let document = parsed(&document("bare-tcp-send", &outcome));
-    let expected =
-        json!({ "schema": SCHEMA, "kind": "bare-tcp-send", "error": "no \"TUN\"\nhere" });
+    let error = json!({ "kind": "prerequisite", "message": "no \"TUN\"\nhere", "hint": null });
+    let expected = json!({
+        "schema": "flue.baseline/1", "ok": false, "exit_status": 3, "error": error, "kind": "bare-tcp-send",
+    });
     assert_eq!(document, expected);
 }
 
@@ -80,7 +83,7 @@ fn every_kind_is_a_subcommand() {
         "smoltcp-rtt",
     ];
     for name in names {
-        let line = ["bench", "yardstick", name, "--seconds", "0.05", "--cpus", "0,1"];
+        let line = ["bench", "baseline", name, "--seconds", "0.05", "--cpus", "0,1"];
         let parsed = Bench::try_parse_from(line).unwrap();
         assert!(format!("{parsed:?}").contains("seconds: 50ms"), "{parsed:?}");
         assert!(format!("{parsed:?}").contains("cpus: Some((0, 1))"), "{parsed:?}");
@@ -98,7 +101,7 @@ fn out_of_range_values_are_rejected() {
     }
     assert_eq!(parse_cpus("0,1023"), Ok((0, 1023)));
     let refused = |line: &str| {
-        let words = "bench yardstick ".to_owned() + line;
+        let words = "bench baseline ".to_owned() + line;
         assert!(Bench::try_parse_from(words.split_whitespace()).is_err(), "{line}");
     };
     refused("bare-tcp-send --mtu 1279");

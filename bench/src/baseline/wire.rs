@@ -100,7 +100,7 @@ impl Port {
                 return Ok(None);
             }
             if !idle.wait() {
-                return Err(Failure::work("a frame was lost: no more frames arrive"));
+                return Err(Failure::work("frame dropped: no frame within the time limit"));
             }
         }
     }
@@ -196,7 +196,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     let WireArgs { frame: frame_bytes, gso, common } = args;
     let max = if *gso { usize::from(u16::MAX) } else { PLAIN_FRAME_BYTES_MAX };
     if !(PING_BYTES..=max).contains(frame_bytes) {
-        let message = format!("--frame: {frame_bytes} is not within {PING_BYTES} to {max} bytes");
+        let message = format!("--frame {frame_bytes}: expected {PING_BYTES} to {max} bytes");
         return Err(Failure::usage(message));
     }
     let mut pair = pair(common, *gso, *frame_bytes, SpinThenYield::new(), count)?;
@@ -244,7 +244,7 @@ fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
             return Ok(());
         }
         if !idle.wait() {
-            return Err(Failure::work(format!("{in_flight} frames were lost")));
+            return Err(Failure::work(format!("{in_flight} frames dropped")));
         }
     }
 }
@@ -262,7 +262,7 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
         let answer = pair.near.wait(&pair.shared.stop)?;
         let elapsed = before.elapsed();
         if answer.is_none_or(|(it, _)| it != number) {
-            return Err(Failure::work("the reply has another sequence number"));
+            return Err(Failure::work("reply: unexpected sequence number"));
         }
         if watch.is_warm() {
             samples.push(whole_ns(elapsed));
@@ -270,7 +270,8 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     }
     let (found, dropped_frames) = pair.end()?;
     let latency = samples.distribution(2);
-    let latency = latency.ok_or_else(|| Failure::work("no reply in the measured time"))?;
+    let latency =
+        latency.ok_or_else(|| Failure::work("measurement: no reply in the measured time"))?;
     let detail = json!({
         "frame_bytes": PING_BYTES,
         "dropped_frames": dropped_frames,

@@ -39,7 +39,7 @@ pub(super) fn goals(report: &Report) -> Option<String> {
     let x = Axis { range: (least / 1.1, most * 1.1), pixels: GOAL_ACROSS, is_log: true };
     let bottom = GOAL_TOP + GOAL_STEP * lines.len() as f64 + 2.0;
     let height = bottom + 24.0;
-    let mut canvas = Canvas::new((WIDTH, height), "How well each goal is met");
+    let mut canvas = Canvas::new((WIDTH, height), "Result of each goal");
     for tick in [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0] {
         if tick >= x.range.0 && tick <= x.range.1 {
             let pixel = x.at(tick);

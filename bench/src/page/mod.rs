@@ -174,8 +174,8 @@ fn tiles(out: &mut String, report: &Report) {
 fn goals(out: &mut String, report: &Report) {
     if let Some(chart) = bars::goals(report) {
         out.push_str(
-            "<h2>Goals</h2>\n<p>How well each goal is met: exactly at the line, better to its right. That holds for \
-             latency and CPU time too, where a smaller figure is better.</p>\n",
+            "<h2>Goals</h2>\n<p>Result relative to the goal: met at the line, better to its right, also for latency \
+             and CPU time.</p>\n",
         );
         let _ = writeln!(out, "<div class=\"card\">{chart}</div>");
     }
@@ -340,7 +340,7 @@ fn system_calls(out: &mut String, report: &Report) {
     out.push_str(
         "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run minus a short one, so that startup and \
          shutdown cancel out. Tracing slows both ends down, so batch sizes differ from those of an untraced run. \
-         A polling end also reads when nothing is there.</p>\n<div class=\"card\"><table>\
+         A polling end also reads without data.</p>\n<div class=\"card\"><table>\
          <thead><tr><th>work</th><th class=\"n\">message</th><th>end</th><th class=\"n\">calls/message</th>\
          <th class=\"n\">calls/MB</th>\
          <th>most frequent, per message</th>\

@@ -4,7 +4,7 @@ use crate::{
     contest::System,
     found::Peer,
     machine::{Build, Machine},
-    outcome::{Attempt, SCHEMA, Settings},
+    outcome::{Attempt, Settings},
     pace::ResampleCounts,
     sample::{Covers, Cpu, Latency, Sample},
     syscalls::{Calls, EndCalls},
@@ -78,7 +78,6 @@ fn report(untrusted: &str) -> Report {
         error,
     };
     Report {
-        schema: SCHEMA,
         flue: Build {
             version: "0.1.0",
             commit: Some(untrusted.into()),

@@ -1,16 +1,17 @@
 //! JSON line printed by the baselines, including libfabric's.
 
+use flue_report::{failure::Failure, schema};
 use serde::Deserialize;
 
 use crate::{
-    baseline::{self, SCHEMA},
+    baseline,
     sample::{Covers, Cpu, Latency, Sample},
 };
 
 #[derive(Deserialize)]
 struct Line {
     schema: String,
-    error: Option<String>,
+    error: Option<Failure>,
     value: Option<f64>,
     unit: Option<String>,
     latency_ns: Option<Latency>,
@@ -29,12 +30,13 @@ struct Detail {
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let line: Line = serde_json::from_str(line)
-        .map_err(|error| format!("not the output of a yardstick: {error}"))?;
-    if line.schema != SCHEMA {
-        return Err(format!("schema {:?}, not {SCHEMA}", line.schema));
+        .map_err(|error| format!("baseline: invalid document: {error}"))?;
+    let expected = schema(baseline::NAME);
+    if line.schema != expected {
+        return Err(format!("schema {:?}, expected {expected}", line.schema));
     }
-    if let Some(error) = line.error {
-        return Err(error);
+    if let Some(failure) = line.error {
+        return Err(failure.message);
     }
     let value = line.value.ok_or("no value")?;
     let mut sample = Sample {
@@ -58,7 +60,7 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
             let latency = sample.latency_ns.get_or_insert_default();
             latency.p50.get_or_insert(value);
         }
-        other => return Err(format!("unit {other:?}")),
+        other => return Err(format!("unit {other:?}: not supported")),
     }
     Ok(sample)
 }
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     fn line_is_parsed_into_sample() {
-        let text = r#"{"schema":"flue-yardstick/1","kind":"bare-tcp-send","value":8.1e10,"unit":"bps","samples":null,
+        let text = r#"{"schema":"flue.baseline/1","kind":"bare-tcp-send","value":8.1e10,"unit":"bps","samples":null,
             "latency_ns":null,"cpu":{"user_seconds":0.5,"system_seconds":1.5},"bytes":10000000000,"seconds":1.0,
             "detail":{"messages_per_second":5.0,"frames":7}}"#;
         let text = format!("other output\n{}\n", text.replace('\n', ""));
@@ -82,17 +84,20 @@ mod tests {
 
     #[test]
     fn latency_value_is_the_median() {
-        let text = r#"{"schema":"flue-yardstick/1","value":1450.0,"unit":"ns"}"#;
+        let text = r#"{"schema":"flue.baseline/1","value":1450.0,"unit":"ns"}"#;
         assert_eq!(sample(text).unwrap().figure(Metric::LatencyP50Ns), Some(1450.0));
     }
 
     #[test]
     fn invalid_output_has_a_reason() {
         let cases = [
-            ("", "not the output"),
-            (r#"{"schema":"flue-yardstick/1","error":"2 frames lost"}"#, "2 frames lost"),
-            (r#"{"schema":"flue-yardstick/1","value":1.0,"unit":"miles"}"#, "miles"),
-            (r#"{"schema":"flue-yardstick/1"}"#, "no value"),
+            ("", "invalid document"),
+            (
+                r#"{"schema":"flue.baseline/1","error":{"kind":"failure","message":"2 frames lost","hint":null}}"#,
+                "2 frames lost",
+            ),
+            (r#"{"schema":"flue.baseline/1","value":1.0,"unit":"miles"}"#, "miles"),
+            (r#"{"schema":"flue.baseline/1"}"#, "no value"),
         ];
         for (text, why) in cases {
             let error = sample(text).unwrap_err();

@@ -56,7 +56,7 @@ struct Percent {
 /// Parses the sample in the client's document, as counted by the receiver.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let document: Document =
-        serde_json::from_str(text).map_err(|error| format!("not JSON of iperf3: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("iperf3: invalid JSON: {error}"))?;
     if let Some(error) = document.error {
         return Err(error);
     }
@@ -98,7 +98,7 @@ mod tests {
     fn invalid_output_has_a_reason() {
         let refused = r#"{"start": {}, "end": {}, "error": "unable to connect to server: Connection refused"}"#;
         assert!(sample(refused).unwrap_err().contains("Connection refused"));
-        assert!(sample("iperf3: error").unwrap_err().contains("not JSON"));
+        assert!(sample("iperf3: error").unwrap_err().contains("invalid JSON"));
         assert!(sample(r#"{"end": {}}"#).unwrap_err().contains("sum_received"));
     }
 }

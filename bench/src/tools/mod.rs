@@ -274,7 +274,7 @@ impl<'a> Tools<'a> {
     }
 
     fn yardstick(&self, arguments: &[String]) -> End {
-        let own = ["bench", "yardstick"].into_iter().map(str::to_owned);
+        let own = ["bench", "baseline"].into_iter().map(str::to_owned);
         let seconds = ["--seconds".to_owned(), self.seconds.to_string()];
         let words = words(own.chain(arguments.iter().cloned()).chain(seconds));
         End::new(Namespace::Bridge, self.place.program(), words)

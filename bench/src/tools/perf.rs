@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use flue_report::{failure::Failure, schema};
 use serde::Deserialize;
 
 use super::{End, PORT, Pair, Span, Tools, words};
@@ -11,9 +12,6 @@ use crate::{
     process::Ready,
     sample::{Covers, Cpu, Latency, Sample},
 };
-
-/// Name and version of the document.
-const SCHEMA: &str = "flue-perf/1";
 
 /// Longest warm-up, seconds; the warm-up of a short run is a fifth of its time.
 const WARM_UP_SECONDS: f64 = 0.2;
@@ -108,7 +106,7 @@ impl Tools<'_> {
 #[derive(Deserialize)]
 struct Document {
     schema: String,
-    error: Option<serde_json::Value>,
+    error: Option<Failure>,
     #[serde(default)]
     results: Vec<Outcome>,
 }
@@ -138,15 +136,16 @@ struct Times {
 /// Parses the single result in the client's document.
 fn outcome(text: &str) -> Result<Outcome, String> {
     let document: Document = serde_json::from_str(text)
-        .map_err(|error| format!("not a document of flue perf: {error}"))?;
-    if document.schema != SCHEMA {
-        return Err(format!("schema {:?}, not {SCHEMA}", document.schema));
+        .map_err(|error| format!("flue perf: invalid document: {error}"))?;
+    let expected = schema("perf");
+    if document.schema != expected {
+        return Err(format!("schema {:?}, expected {expected}", document.schema));
     }
-    if let Some(error) = document.error.filter(|error| !error.is_null()) {
-        return Err(error.as_str().map_or_else(|| error.to_string(), str::to_owned));
+    if let Some(failure) = document.error {
+        return Err(failure.message);
     }
     let [outcome] = <[Outcome; 1]>::try_from(document.results)
-        .map_err(|results| format!("{} results, not one", results.len()))?;
+        .map_err(|results| format!("{} results, expected one", results.len()))?;
     Ok(outcome)
 }
 
@@ -182,7 +181,7 @@ mod tests {
     use super::*;
     use crate::contest::Metric;
 
-    const TEXT: &str = r#"{"schema": "flue-perf/1", "kind": "write-lat", "role": "client", "results": [
+    const TEXT: &str = r#"{"schema": "flue.perf/1", "kind": "write-lat", "role": "client", "results": [
         {"size_bytes": 8, "iterations": 1000, "warm_up_iterations": 20, "seconds": 0.5, "bytes": 8000,
          "bandwidth_bps": null, "messages_per_second": 2e3,
          "latency_ns": {"samples": 1000, "min": 2000, "mean": 2500.5, "p50": 2400, "p90": 2600, "p99": 3000,
@@ -211,11 +210,13 @@ mod tests {
     #[test]
     fn invalid_output_has_a_reason() {
         let cases = [
-            ("", "not a document"),
-            ("{\"schema\": \"flue-perf/2\"}", "schema"),
-            (r#"{"schema": "flue-perf/1", "error": "peer is gone"}"#, "peer is gone"),
-            (r#"{"schema": "flue-perf/1", "error": {"message": "no"}}"#, "no"),
-            (r#"{"schema": "flue-perf/1", "results": []}"#, "0 results"),
+            ("", "invalid document"),
+            ("{\"schema\": \"flue.perf/2\"}", "schema"),
+            (
+                r#"{"schema": "flue.perf/1", "error": {"kind": "failure", "message": "no peer", "hint": null}}"#,
+                "no peer",
+            ),
+            (r#"{"schema": "flue.perf/1", "results": []}"#, "0 results"),
         ];
         for (text, why) in cases {
             let error = sample(text).unwrap_err();

@@ -55,7 +55,7 @@ impl Tools<'_> {
                 parse(&text).map_err(Fault::Failed)
             };
             if !server_has_ended {
-                return Err(Fault::Failed("the server does not end under strace".into()));
+                return Err(Fault::Failed("server: still running under strace".into()));
             }
             let client = counts(&of_client, *route != Route::KernelToNode)?;
             let server = counts(&of_server, *route != Route::NodeToKernel)?;

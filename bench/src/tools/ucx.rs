@@ -123,7 +123,7 @@ struct Line {
 
 impl Line {
     fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || "not a line of ucx_perftest".to_owned();
+        let wrong = || "ucx_perftest: unexpected output".to_owned();
         let line = text.lines().rev().find(|line| !line.trim().is_empty()).ok_or_else(wrong)?;
         let fields: Vec<&str> = line.split(',').collect();
         let [iterations, percentile, _, overall, ..] = fields[..] else { return Err(wrong()) };

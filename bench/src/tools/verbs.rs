@@ -116,7 +116,7 @@ fn perftest_sample(text: &str, size_bytes: u64) -> Result<Sample, String> {
             }),
             ..Sample::default()
         }),
-        _ => Err("not the output of perftest".to_owned()),
+        _ => Err("perftest: unexpected output".to_owned()),
     }
 }
 
@@ -130,7 +130,7 @@ fn cmtime_sample(text: &str, connections: u32) -> Result<Sample, String> {
         })
     };
     let spent_ms: Option<f64> = STEPS.into_iter().map(total_ms).sum();
-    let seconds = spent_ms.filter(|ms| *ms > 0.0).ok_or("not the output of cmtime")? / 1e3;
+    let seconds = spent_ms.filter(|ms| *ms > 0.0).ok_or("cmtime: unexpected output")? / 1e3;
     Ok(Sample {
         seconds: Some(seconds),
         connections_per_second: Some(f64::from(connections) / seconds),

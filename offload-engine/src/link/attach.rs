@@ -27,11 +27,11 @@ pub const TAP_QUEUES_MAX: usize = 16;
 crate::option_enum! {
     /// NAPI mode for frames written to a TAP.
     pub enum NapiMode {
-        /// The writer, one frame at a time, before write(2) returns
+        /// write(2) delivers one frame at a time
         #[default]
         Off,
-        /// A thread of the kernel, as many at a time as wait, merged by GRO: more bandwidth with plain frames, one more
-        /// wake-up for a frame that comes alone. Off, with a warning, where the kernel refuses it (CAP_SYS_ADMIN)
+        /// A kernel thread delivers batches, merged by GRO: more bandwidth with plain frames, one more wake-up for a
+        /// single frame. Requires CAP_SYS_ADMIN; otherwise off, with a warning
         // `OpenTap::threaded_napi` is true if it was granted.
         Threaded,
     }

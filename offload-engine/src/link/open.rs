@@ -17,10 +17,10 @@ crate::option_enum! {
         // Counted in `LinkStats::vnet_fallbacks`.
         #[default]
         Auto,
-        /// Fail where the kernel does not have it
+        /// Fail if the kernel does not support it
         // With `TapError::NoVnetHeader`.
         On,
-        /// For checksums of sent frames only: frames of at most one MTU, received ones complete
+        /// Checksums of sent frames only: frames of at most one MTU, received ones complete
         // Checksums of received frames are complete: a checksum omitted by the kernel implies payload in pages. Reading
         // these costs more than the sum.
         Checksum,

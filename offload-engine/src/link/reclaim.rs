@@ -34,10 +34,10 @@ crate::option_enum! {
         // Enabled with more than one CPU, one queue, the virtio-net header, and permission to open a packet socket.
         #[default]
         Auto,
-        /// Fail where it cannot be had
+        /// Fail if the prerequisites are not met
         // With `TapError::NoReclaim`.
         On,
-        /// Leave them to their readers
+        /// Readers free the pages
         Off,
     }
 }

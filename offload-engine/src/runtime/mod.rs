@@ -32,7 +32,7 @@ crate::option_enum! {
         #[cfg_attr(feature = "serde", serde(rename = "auto"))]
         #[cfg_attr(feature = "clap", value(name = "auto"))]
         Automatic,
-        /// The caller, when it waits or polls for completions
+        /// The calling thread, while it waits or polls for completions
         // In `Monitor::wait` and `Monitor::progress`.
         Manual,
     }

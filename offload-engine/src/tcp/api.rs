@@ -29,20 +29,20 @@ pub struct Received {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[repr(u32)]
 pub enum UploadReason {
-    /// Too little traffic (optional): by default, less than 4 KiB moved in 2 s
+    /// Low traffic (optional): by default, less than 4 KiB in 2 s
     LowActivity = 1,
-    /// Too many transmitted segments lost (optional): by default, 5 % of 1,000 data segments sent again
+    /// Loss of sent segments (optional): by default, 5 % of 1,000 data segments retransmitted
     HighDropRate = 2,
-    /// Posted buffers too small (optional): by default, 16 receive requests of less than 512 bytes in a row
+    /// Small receive buffers (optional): by default, 16 consecutive receive requests of less than 512 bytes
     SmallIo = 3,
-    /// No posted receive buffers (optional): by default, 1 MiB received with no receive request posted
+    /// No posted receive (optional): by default, 1 MiB received without one
     NoBufferPreposting = 4,
     /// A segment with URG arrived (mandatory).
     #[cfg_attr(feature = "clap", value(skip))]
     ReceivedUrgentData = 5,
-    /// Too many fragments (optional): by default, 10 % of 1,000 packets from the peer
+    /// Fragmentation (optional): by default, 10 % of 1,000 packets from the peer
     HighFragmentation = 6,
-    /// Too much reordering (optional): by default, 10 % of 1,000 data segments from the peer
+    /// Reordering (optional): by default, 10 % of 1,000 data segments from the peer
     HighOutOfOrderPackets = 7,
     /// Retransmit, persist or FIN_WAIT_2 limit (mandatory).
     #[cfg_attr(feature = "clap", value(skip))]

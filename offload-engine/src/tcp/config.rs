@@ -6,12 +6,12 @@ use crate::time::Duration;
 crate::option_enum! {
     /// Policy of PSH (CH-SND-5).
     pub enum PushPolicy {
-        /// The last one cut from each net buffer list; segments end at list boundaries
+        /// Last segment of each net buffer list; segments end at list boundaries
         #[default]
         #[cfg_attr(feature = "serde", serde(rename = "list"))]
         #[cfg_attr(feature = "clap", value(name = "list"))]
         EachList,
-        /// The last one before the send queue runs empty; segments span list boundaries
+        /// Last segment before the send queue is empty; segments span list boundaries
         #[cfg_attr(feature = "serde", serde(rename = "empty"))]
         #[cfg_attr(feature = "clap", value(name = "empty"))]
         QueueEmpty,
@@ -21,13 +21,13 @@ crate::option_enum! {
 crate::option_enum! {
     /// Congestion control algorithm.
     pub enum CongestionAlgorithm {
-        /// CUBIC, RFC 9438
+        /// CUBIC (RFC 9438)
         #[default]
         Cubic,
-        /// RFC 5681 and 6582
+        /// RFC 5681 and RFC 6582
         #[cfg_attr(feature = "clap", value(name = "newreno"))]
         NewReno,
-        /// No window but the peer's: for links without loss
+        /// The peer's window only, for links without loss
         #[cfg_attr(feature = "serde", serde(rename = "none"))]
         #[cfg_attr(feature = "clap", value(name = "none"))]
         Unlimited,

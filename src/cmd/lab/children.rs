@@ -125,7 +125,7 @@ impl Children {
         let line = serde_json::to_string(order)
             .map_err(|error| Failure::work(format!("order to node {side}: {error}")))?;
         let Some(orders) = &mut self.nodes[side.index()].orders else {
-            return Err(Failure::work(format!("order to node {side}: it was asked to end")));
+            return Err(Failure::work(format!("order to node {side}: the node is shutting down")));
         };
         writeln!(orders, "{line}")
             .map_err(|error| Failure::work(format!("order to node {side}: {error}")))
@@ -144,7 +144,7 @@ impl Children {
             if let Ok(status) = self.nodes[side.index()].end()
                 && status.code().is_some_and(|code| code != 0)
             {
-                return Err(Failure::work(format!("node {side}: its process ended: {status}")));
+                return Err(Failure::work(format!("node {side}: process exited: {status}")));
             }
         }
         Ok(())
@@ -273,7 +273,7 @@ impl<W: Write> Reports<W> {
             .map_err(|error| Failure::work(format!("report: {error}")))?;
         writeln!(self.out, "{line}")
             .and_then(|()| self.out.flush())
-            .map_err(|error| Failure::work(format!("report: the lab is gone: {error}")))
+            .map_err(|error| Failure::work(format!("report: the lab has exited: {error}")))
     }
 }
 
@@ -296,7 +296,7 @@ impl<R: BufRead> Orders<R> {
     pub fn receive(&mut self) -> Result<Order, Failure> {
         let mut line = String::new();
         match self.input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
-            Ok(0) => Err(Failure::work("order: the lab is gone")),
+            Ok(0) => Err(Failure::work("order: the lab has exited")),
             Ok(_) => serde_json::from_str(&line)
                 .map_err(|error| Failure::work(format!("order: {error}"))),
             Err(error) => Err(Failure::work(format!("order: {error}"))),
@@ -383,6 +383,6 @@ mod tests {
         let mut orders = Orders::new(&b"{\"order\":\"connect\"}\nnonsense\n"[..]);
         assert_eq!(orders.receive().unwrap(), Order::Connect);
         assert!(orders.receive().is_err());
-        assert!(orders.receive().unwrap_err().message.contains("gone"));
+        assert!(orders.receive().unwrap_err().message.contains("exited"));
     }
 }

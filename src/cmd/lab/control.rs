@@ -8,7 +8,7 @@ use host_stack::stream::OffloadState;
 use serde::{Deserialize, Serialize};
 
 use super::script::TransferKind;
-use crate::{adapter::Transport, failure::Failure, options::NodeSetup};
+use crate::{adapter::Transport, failure::Failure, options::NodeSetup, table::cell};
 
 /// Longest line, bytes. The longest line of this implementation contains the text of a failure.
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
@@ -113,14 +113,18 @@ pub enum FpduCut {
     /// One FPDU per segment (EMSS).
     Emss,
     /// FPDUs as large as a GSO packet.
+    #[serde(rename = "gso_packet")]
     SuperSegment,
+    /// FPDUs as large as MPA allows.
+    Max,
 }
 
 impl fmt::Display for FpduCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Emss => "one a segment",
-            Self::SuperSegment => "one a super-segment",
+            Self::Emss => "one per segment",
+            Self::SuperSegment => "one per GSO packet",
+            Self::Max => "of up to 64 KiB",
         })
     }
 }
@@ -140,6 +144,27 @@ pub struct Negotiated {
     pub outbound_reads: Option<u32>,
     /// Size of the FPDUs that this node sends.
     pub fpdus: Option<FpduCut>,
+}
+
+impl fmt::Display for Negotiated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mpa_revision, crc, markers, inbound_reads, outbound_reads, fpdus } = *self;
+        let switch = |on| match on {
+            Some(true) => "on",
+            Some(false) => "off",
+            None => "unknown",
+        };
+        write!(
+            f,
+            "MPA revision {}, CRC {}, markers {}, IRD {}, ORD {}, FPDUs {}",
+            cell(mpa_revision),
+            switch(crc),
+            switch(markers),
+            cell(inbound_reads),
+            cell(outbound_reads),
+            cell(fpdus)
+        )
+    }
 }
 
 /// Report from a node to the lab.

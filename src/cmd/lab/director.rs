@@ -108,7 +108,7 @@ impl LabResult {
             ("segments", Align::Right),
             ("retrans", Align::Right),
             ("PSH", Align::Right),
-            ("Offload State", Align::Left),
+            ("offload state", Align::Left),
             ("SHA-256", Align::Left),
         ]);
         for operation in &self.operations {
@@ -204,11 +204,11 @@ impl Director {
                 node.linked = true;
                 text
             }
-            Report::Listening if side == Side::A => return Err(unexpected(side, "listening")),
+            Report::Listening if side == Side::A => return Err(unexpected(side, "node A listens")),
             Report::Listening => {
                 self.listening = true;
                 let NodePlan { target, port, .. } = &self.plans[side.index()];
-                format!("listens on {target} port {port}")
+                format!("listening on {target} port {port}")
             }
             Report::Moved { state, at_ns } => {
                 self.result.moves.push(StateChange { node: side, offload_state: state, at_ns });
@@ -218,7 +218,7 @@ impl Director {
             }
             Report::Connected { negotiated } => {
                 self.node(side).negotiated = Some(negotiated);
-                negotiated_text(&negotiated)
+                negotiated.to_string()
             }
             Report::Passed { passage, bytes, time_ns, counters, state } => {
                 // A has the file in every transfer, so only the counters of A describe its segments.
@@ -237,7 +237,7 @@ impl Director {
             }
             Report::Closed { counters } => {
                 self.node(side).totals = Some(counters);
-                "queue pair disconnected, connection closed by both sides".into()
+                "queue pair disconnected, connection closed".into()
             }
             Report::Done => {
                 self.node(side).done = true;
@@ -274,7 +274,7 @@ impl Director {
                 Transport::Tap => "its host stack",
                 Transport::Kernel => "the kernel's TCP",
             };
-            let text = format!("A  connects to {target} port {port} through {through}");
+            let text = format!("A  connecting to {target} port {port} through {through}");
             self.actions.push_back(Action::Print(text));
             self.actions.push_back(Action::Order(Side::A, Order::Connect));
         }
@@ -293,7 +293,7 @@ impl Director {
         offload_state: OffloadState,
     ) -> Result<String, Failure> {
         if self.operation(passage).is_some() {
-            return Err(unexpected(side, "a passage a second time"));
+            return Err(unexpected(side, "a second result of a transfer"));
         }
         let time = std::time::Duration::from_nanos(time_ns);
         let rate_bps = rate_of(bytes, time);
@@ -327,44 +327,25 @@ impl Director {
                 operation.sha256 = Some(sha256);
                 Ok(())
             }
-            (Side::A, None) => Err(unexpected(side, "a digest before its passage")),
+            (Side::A, None) => Err(unexpected(side, "a digest before its transfer")),
         }
     }
 }
 
 fn unexpected(side: Side, what: &str) -> Failure {
-    Failure::work(format!("node {side}: reports {what}"))
+    Failure::work(format!("node {side}: unexpected report: {what}"))
 }
 
 fn linked_text(tap: &str, bridge: Option<&str>, vnet_header: Option<bool>) -> String {
     let vnet = match vnet_header {
         Some(true) => "with virtio-net header",
-        Some(false) => "plain",
-        None => "header unknown",
+        Some(false) => "plain frames",
+        None => "unknown header",
     };
     match bridge {
-        Some(bridge) => format!("TAP {tap} ({vnet}), port of bridge {bridge}; frames pass"),
-        None => format!("TAP {tap} ({vnet}); frames pass"),
+        Some(bridge) => format!("TAP {tap} ({vnet}), port of bridge {bridge}, forwarding"),
+        None => format!("TAP {tap} ({vnet}), forwarding"),
     }
-}
-
-fn negotiated_text(negotiated: &Negotiated) -> String {
-    let Negotiated { mpa_revision, crc, markers, inbound_reads, outbound_reads, fpdus } =
-        negotiated;
-    let switch = |on: &Option<bool>| match on {
-        Some(true) => "on",
-        Some(false) => "off",
-        None => "unknown",
-    };
-    format!(
-        "MPA negotiated: revision {}, CRC {}, markers {}, IRD {}, ORD {}; FPDUs: {}",
-        cell(*mpa_revision),
-        switch(crc),
-        switch(markers),
-        cell(*inbound_reads),
-        cell(*outbound_reads),
-        cell(*fpdus)
-    )
 }
 
 #[cfg(test)]

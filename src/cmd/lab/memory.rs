@@ -31,8 +31,9 @@ impl Region {
     /// Out of memory.
     pub fn new(adapter: &Adapter, pd: &Pd, length: u64, rights: MrFlags) -> Result<Self, Failure> {
         let failed = |status| refused(&format!("register {length} bytes"), status);
-        let length = usize::try_from(length)
-            .map_err(|_| Failure::work(format!("register {length} bytes: no address space")))?;
+        let length = usize::try_from(length).map_err(|_| {
+            Failure::work(format!("register {length} bytes: more than the address space"))
+        })?;
         let buffer = adapter.allocate(length).map_err(failed)?;
         let mr = pd.create_mr(false).map_err(failed)?;
         mr.register(&buffer, 0, length, rights).map_err(failed)?;

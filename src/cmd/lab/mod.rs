@@ -37,7 +37,7 @@ use serde::Serialize;
 use self::{
     children::{Children, Input},
     control::{NodePlan, Side},
-    director::{Action, Director},
+    director::{Action, Director, LabResult},
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
@@ -69,45 +69,44 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Hidden command that runs a node of the lab.
 pub const NODE_COMMAND: &str = "lab-node";
 
-/// Pass a file between two nodes, by Send/Receive, RDMA Write and RDMA Read, and look at it
+/// Transfer a file by Send, RDMA Write and RDMA Read, and verify it
 ///
-/// Makes two network namespaces, a TAP and a bridge in each, and a veth pair between the bridges; no
-/// root is needed where the kernel allows user namespaces and /dev/net/tun can be opened. Node A
-/// connects to node B through its host stack (ARP, handshake); on both sides the connection is handed to
-/// the offload target; MPA is negotiated; then the file crosses three times, and each time SHA-256
-/// is compared. What A's wire carried is in lab.pcapng, for Wireshark. Everything that was made goes away
-/// with the processes, also on Ctrl-C.
+/// Creates two network namespaces, with a TAP and a bridge in each, and a veth pair between the bridges. Requires
+/// /dev/net/tun, and root or user namespaces. Node A connects to node B through its host stack (ARP, TCP handshake).
+/// Both nodes offload the connection to the target and negotiate MPA. The file is transferred three times, and SHA-256
+/// is compared each time. The capture of node A is lab.pcapng. Everything is removed with the processes, also on
+/// Ctrl-C.
 ///
-/// Node options go for both nodes, but for --addr, which is A's (B gets the address after it), and
-/// --pcap and --tcp-trace, which are A's.
+/// Node options apply to both nodes, except --addr, which is that of A (B has the next address), and --pcap and
+/// --tcp-trace, which are those of A.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue lab
   flue lab --file vmlinux --mtu 9000
   flue lab --drop 0.5 --delay 1ms --seed 7
-  flue lab --json -q | jq '.result.operations[] | {operation, rate_bps}'")]
+  flue lab --json | jq '.result.operations[] | {operation, rate_bps}'")]
 pub struct LabArgs {
-    /// File to pass: 1 byte to 1 GiB [default: the flue program itself]
+    /// Transfer this file, 1 byte to 1 GiB [default: the flue executable]
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
 
-    /// Bytes of one Send, Write or Read: 1..=16777216
+    /// Size of one Send, Write or Read, bytes: 1..=16777216
     #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(CHUNK_BYTES_MAX)))]
     pub chunk: u32,
 
-    /// Receives that B posts ahead: 1..=1024
+    /// Receives that B posts in advance: 1..=1024
     #[arg(long, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(WINDOW_RECEIVES_MAX)))]
     pub window: u32,
 
-    /// Port where B listens: 1..=65535
+    /// Port of B: 1..=65535
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Log what happens on standard error
-    #[arg(short, long, conflicts_with = "quiet")]
+    /// Log events on standard error
+    #[arg(short, long, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,
 
     /// Output format.
@@ -147,7 +146,7 @@ impl fmt::Display for LabConfig {
         let Self { file, file_bytes, chunk_bytes, window_receives, port, transport, nodes } = self;
         let size = format_bytes(*file_bytes);
         writeln!(f, "file: {} ({size}), chunks of {chunk_bytes} bytes", file.display())?;
-        writeln!(f, "B: port {port}, {window_receives} receives posted ahead")?;
+        writeln!(f, "B: port {port}, {window_receives} receives posted in advance")?;
         if *transport == Transport::Kernel {
             return write!(f, "transport: kernel sockets");
         }
@@ -167,23 +166,19 @@ impl LabArgs {
     /// [`Failure::usage`] with the option and its limit.
     pub fn resolve(&self) -> Result<LabConfig, Failure> {
         let refused = [
-            ("--mac", self.node.node.mac.is_some(), "the nodes cannot have the same"),
-            (
-                "--tap-fd",
-                self.node.node.tap_fd.is_some(),
-                "the nodes live in namespaces of their own",
-            ),
+            ("--mac", self.node.node.mac.is_some(), "the nodes require different ones"),
+            ("--tap-fd", self.node.node.tap_fd.is_some(), "the nodes run in other namespaces"),
             (
                 "--host-addr",
                 !self.node.node.host_addresses.is_empty(),
-                "the lab's TAPs are ports of bridges",
+                "the TAPs are ports of bridges",
             ),
-            ("--control PATH", self.has_control_path(), "the nodes cannot have the same"),
-            ("--gateway", !self.node.node.gateways.is_empty(), "there is no router in the lab"),
+            ("--control PATH", self.has_control_path(), "the nodes require different ones"),
+            ("--gateway", !self.node.node.gateways.is_empty(), "the lab has no router"),
         ];
         for (option, given, why) in refused {
             if given {
-                return Err(Failure::usage(format!("{option} is not for the lab: {why}")));
+                return Err(Failure::usage(format!("{option}: not supported by the lab: {why}")));
             }
         }
         let transport = self.transport.transport;
@@ -200,7 +195,7 @@ impl LabArgs {
         for (index, name) in interfaces.iter().enumerate() {
             if interfaces[..index].contains(name) {
                 return Err(Failure::usage(format!(
-                    "--tap and --bridge: two interfaces of the lab would be called {name}"
+                    "--tap and --bridge: name {name} used twice, expected different names"
                 )));
             }
         }
@@ -223,7 +218,7 @@ impl LabArgs {
             return Ok(());
         }
         Err(Failure::usage(
-            "--transport kernel: of the node options it has --addr, --control, --mtu, --pcap and --seed only",
+            "--transport kernel: only --addr, --control, --mtu, --pcap and --seed of the node options are supported",
         ))
     }
 
@@ -245,7 +240,7 @@ impl LabArgs {
         let following = |prefix: &IpPrefix| {
             prefix.successor().filter(|next| !a.node.addresses.contains(next)).ok_or_else(|| {
                 Failure::usage(format!(
-                    "--addr {prefix}: B gets the address after it; there is none"
+                    "--addr {prefix}: no next address for B in this prefix: choose a lower one"
                 ))
             })
         };
@@ -267,11 +262,11 @@ fn file_length(file: &Path) -> Result<u64, Failure> {
     let failed = |why: String| Failure::usage(format!("--file {}: {why}", file.display()));
     let metadata = fs::metadata(file).map_err(|error| failed(error.to_string()))?;
     if !metadata.is_file() {
-        return Err(failed("not a file".into()));
+        return Err(failed("not a regular file".into()));
     }
     match metadata.len() {
         length @ 1..=FILE_BYTES_MAX => Ok(length),
-        length => Err(failed(format!("{length} bytes, not 1 to {FILE_BYTES_MAX}"))),
+        length => Err(failed(format!("{length} bytes, expected 1 to {FILE_BYTES_MAX}"))),
     }
 }
 
@@ -300,22 +295,26 @@ impl LabConfig {
 /// The failed step and its node.
 pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let config = args.resolve()?;
-    console.config(&config);
+    match args.verbose {
+        true => console.config(&config),
+        false => console.set_config(&config),
+    }
     if config.transport == Transport::Tap {
         environment::check_tun()?;
     }
     let began = Instant::now();
+    let seed = config.nodes[0].node.seed();
     let is_loopback = match namespace::enter() {
         Ok(entered) => {
             let way = match entered {
                 Entered::Privileged => "as root",
                 Entered::UserNamespace => "through a user namespace",
             };
-            console.step(format_args!("two network namespaces, {way}"));
+            console.step(format_args!("namespaces: two, {way}; seed {seed}"));
             false
         }
         Err(failure) if config.transport == Transport::Kernel => {
-            console.step(format_args!("over loopback: {}", failure.message));
+            console.step(format_args!("loopback: {}; seed {seed}", failure.message));
             true
         }
         Err(failure) => return Err(failure.into()),
@@ -337,25 +336,43 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let mtu_bytes = config.nodes[0].node.mtu_bytes;
     let ended = Children::start(Side::BOTH.map(command)).and_then(|mut children| {
         direct(&mut director, &mut children, mtu_bytes, |text| {
-            let seconds = began.elapsed().as_secs_f64();
-            console.step(format_args!("{seconds:9.3} s  {text}"));
+            if args.verbose {
+                let seconds = began.elapsed().as_secs_f64();
+                console.remark(format_args!("{seconds:9.3} s  {text}"));
+            }
         })?;
         children.finish()
     });
     console.result(director.result());
-    if !director.result().operations.is_empty() {
-        console.say(format_args!("\n{}", director.result().table()));
-        if config.transport == Transport::Tap {
-            console.step(
-                "segments, retrans and PSH: what node A sent; pieces of super-segments count",
-            );
-        }
+    print_result(&config, is_loopback, director.result(), console);
+    ended
+}
+
+/// Prints the file, the connection, the table of transfers, and the capture.
+fn print_result(
+    config: &LabConfig,
+    is_loopback: bool,
+    result: &LabResult,
+    console: &mut Console<'_>,
+) {
+    if let Some(digest) = result.operations.iter().find_map(|it| it.sha256.as_ref()) {
+        let (file, size) = (config.file.display(), format_bytes(config.file_bytes));
+        console.step(format_args!("file: {file}, {size}, SHA-256 {digest}"));
     }
-    ended?;
+    if let Some(negotiated) = &result.nodes[Side::A.index()].negotiated {
+        let NodePlan { target, port, .. } = config.plan(Side::A, is_loopback);
+        console.step(format_args!("connection: {target} port {port}, {negotiated}"));
+    }
+    if result.operations.is_empty() {
+        return;
+    }
+    console.say(format_args!("\n{}", result.table()));
+    if config.transport == Transport::Tap {
+        console.step("TX counters of node A, counted after segmentation");
+    }
     if let Some(capture) = &config.nodes[0].node.pcap {
-        console.step(format_args!("node A's capture: {}", capture.display()));
+        console.step(format_args!("capture of node A: {}", capture.display()));
     }
-    Ok(())
 }
 
 /// Executes the director's actions until it is finished.
@@ -383,11 +400,11 @@ fn direct(
             Input::Ended(side) if director.is_done(side) => {}
             Input::Ended(side) => {
                 let ending = children.ending(side);
-                return Err(Failure::work(format!("node {side}: its process ended: {ending}")));
+                return Err(Failure::work(format!("node {side}: process exited: {ending}")));
             }
             Input::Invalid(side, line) => {
                 let line = line.trim_end();
-                return Err(Failure::work(format!("node {side}: not a report: {line:?}")));
+                return Err(Failure::work(format!("node {side}: invalid report {line:?}")));
             }
             Input::Signal(signal) => {
                 let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
@@ -445,7 +462,7 @@ mod tests {
             ("--tap br0", "br0"),
             ("--tap cable0", "cable0"),
             ("--file /nonexistent", "--file /nonexistent"),
-            ("--file /", "not a file"),
+            ("--file /", "not a regular file"),
             ("--file /proc/self/status", "0 bytes"),
         ];
         for (line, word) in cases {
@@ -482,7 +499,7 @@ mod tests {
     fn late_node_failure_fails_the_lab() {
         for (script, expected) in [
             ("read order; exit 0", None),
-            ("read order; exit 1", Some("node B: its process ended: exit status: 1")),
+            ("read order; exit 1", Some("node B: process exited: exit status: 1")),
             ("kill -KILL $$", None),
         ] {
             let mut children = Children::start([shell("exit 0"), shell(script)]).unwrap();
@@ -495,9 +512,9 @@ mod tests {
     fn crashed_node_is_reported_with_its_status() {
         let (ended, _) = direct_scripts("read order", "exit 9");
         let failure = ended.unwrap_err();
-        assert_eq!(failure.message, "node B: its process ended: exit status: 9");
+        assert_eq!(failure.message, "node B: process exited: exit status: 9");
         let (ended, _) = direct_scripts("kill -KILL $$", "read order");
-        assert!(ended.unwrap_err().message.contains("node A: its process ended: signal: 9"));
+        assert!(ended.unwrap_err().message.contains("node A: process exited: signal: 9"));
     }
 
     #[test]
@@ -512,6 +529,6 @@ mod tests {
     #[test]
     fn invalid_report_is_an_error() {
         let (ended, _) = direct_scripts("echo hello", "read order");
-        assert!(ended.unwrap_err().message.contains(r#"node A: not a report: "hello""#));
+        assert!(ended.unwrap_err().message.contains(r#"node A: invalid report "hello"#));
     }
 }

@@ -67,21 +67,21 @@ const RESULTS_MAX: usize = 64;
 /// Request context of a receive into file memory. Other receives carry their slot number.
 const DATA_CONTEXT: u64 = u64::MAX;
 
-/// Run a node of the lab; only the lab does
+/// Run a node of the lab; started by "flue lab" only
 #[derive(Args, Clone, Copy, Debug)]
 pub struct LabNodeArgs {
     /// Role of the node
     pub side: Side,
 
-    /// The nodes share a network namespace, and its loopback
+    /// Use a shared network namespace and its loopback interface
     #[arg(long)]
     pub loopback: bool,
 
-    /// Log what happens on standard error
+    /// Log events on standard error
     #[arg(long)]
     pub verbose: bool,
 
-    /// Log each frame on standard error
+    /// Log every frame with its headers on standard error
     #[arg(long)]
     pub trace: bool,
 }
@@ -202,12 +202,12 @@ impl LabNode {
         let OpenLinks { links, vnet_header } = session.open_links()?;
         let plan = session.plan();
         let capabilities = links[0].capabilities();
-        let super_segment_max = match plan.target {
+        let gso_packet_max = match plan.target {
             std::net::IpAddr::V4(_) => capabilities.tso4_max,
             std::net::IpAddr::V6(_) => capabilities.tso6_max,
         };
         // The peer runs the same implementation: with GSO, FPDUs may be as large as GSO packets.
-        let (fpdu_size, fpdus) = match super_segment_max {
+        let (fpdu_size, fpdus) = match gso_packet_max {
             0 => (FpduSize::Emss, FpduCut::Emss),
             _ => (FpduSize::Max, FpduCut::SuperSegment),
         };
@@ -235,7 +235,7 @@ impl LabNode {
         let config = AdapterConfig { fpdu_size: FpduSize::Max, ..AdapterConfig::default() };
         let adapter = options.open(config)?.adapters.swap_remove(0);
         let control = options.serve(vec![adapter.clone()])?;
-        Self::with_queue_pair(plan, (None, adapter), control, (FpduCut::SuperSegment, None))
+        Self::with_queue_pair(plan, (None, adapter), control, (FpduCut::Max, None))
     }
 
     fn with_queue_pair(
@@ -411,7 +411,7 @@ impl LabNode {
         let (slot, sge) = self
             .slots
             .take()
-            .ok_or_else(|| Failure::work("lab: more control receives than there are slots"))?;
+            .ok_or_else(|| Failure::work("lab: more control receives than slots"))?;
         self.qp.receive(slot.into(), &[sge]).map_err(|status| refused("post a receive", status))
     }
 
@@ -450,8 +450,9 @@ impl LabNode {
                 script.handle(&Event::Data(bytes_transferred))
             }
             (OperationType::Receive, slot) => {
-                let slot = u32::try_from(slot)
-                    .map_err(|_| Failure::work("lab: a receive that was not posted"))?;
+                let slot = u32::try_from(slot).map_err(|_| {
+                    Failure::work("lab: completion of a receive that was not posted")
+                })?;
                 let octets = self.slots.give_back(slot, bytes_transferred);
                 script.handle(&Event::Control(&octets))
             }
@@ -527,7 +528,7 @@ impl LabNode {
     }
 
     fn file(&self) -> Result<&Region, Failure> {
-        self.file.as_ref().ok_or_else(|| Failure::work("lab: no file memory yet"))
+        self.file.as_ref().ok_or_else(|| Failure::work("lab: no memory for the file"))
     }
 
     /// With manual progress the engine runs only when the queue is polled.
@@ -595,7 +596,7 @@ impl LabNode {
         let released = || self.signals.released.load(Ordering::Acquire).then_some(());
         match self.adapter.wait_until(None, released) {
             Ok(()) | Err(WaitError::TimedOut) => {}
-            Err(error) => tracing::warn!(%error, "after the end"),
+            Err(error) => tracing::warn!(%error, "linger failed"),
         }
     }
 }
@@ -622,7 +623,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
         let Self { node, session, limit } = self;
         let waited = node.adapter.wait_until(*limit, || {
             if node.signals.released.load(Ordering::Acquire) {
-                return Some(Err(Failure::work("the lab has ended")));
+                return Some(Err(Failure::work("lab: exited")));
             }
             match node.watch(session) {
                 Ok(()) => condition().map(Ok),
@@ -636,7 +637,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 /// Returns the failure for a connection that ended before the script.
 fn ended_early(connection: &Connection) -> Failure {
     let reason = DisconnectReason(connection.ended().reason().unwrap_or(0));
-    Failure::work(format!("the connection has ended in the middle: {reason}"))
+    Failure::work(format!("connection: closed before the end of the transfer: {reason}"))
 }
 
 impl Drop for LabNode {

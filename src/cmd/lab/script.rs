@@ -146,7 +146,7 @@ impl Queue {
 
     fn request_done(&mut self) -> Result<(), ScriptError> {
         self.outstanding =
-            self.outstanding.checked_sub(1).ok_or(ScriptError::Unexpected("a completion"))?;
+            self.outstanding.checked_sub(1).ok_or(ScriptError::Unexpected("completion"))?;
         Ok(())
     }
 }
@@ -307,7 +307,7 @@ impl Initiator {
                 self.control(Control::decode(octets)?)
             }
             Event::Prepared(_) | Event::Data(_) | Event::Hashed(_) => {
-                Err(ScriptError::Unexpected("an event of the other side"))
+                Err(ScriptError::Unexpected("event of the other side"))
             }
         }
     }
@@ -345,7 +345,7 @@ impl Initiator {
             (Control::Credit { .. }, _) => Err(ScriptError::Unexpected("Credit")),
             (Control::Arrived, _) => Err(ScriptError::Unexpected("Arrived")),
             (Control::Digest(_), _) => Err(ScriptError::Unexpected("Digest")),
-            _ => Err(ScriptError::Unexpected("a message of the initiator")),
+            _ => Err(ScriptError::Unexpected("message of the initiator")),
         }
     }
 
@@ -455,7 +455,7 @@ impl Target {
                 self.arrived
                     .take()
                     .filter(|chunk| chunk.length == *length)
-                    .ok_or(ScriptError::Unexpected("the length of the data"))?;
+                    .ok_or(ScriptError::Unexpected("length of the data"))?;
                 self.post_receive();
                 if self.arrived.is_at_end() {
                     self.all_arrived(TransferKind::Send);
@@ -479,7 +479,7 @@ impl Target {
             }
             (Event::Data(_), _) => Err(ScriptError::Unexpected("data")),
             (Event::Prepared(_) | Event::Hashed(_), _) => {
-                Err(ScriptError::Unexpected("an answer to nothing"))
+                Err(ScriptError::Unexpected("result without a request"))
             }
         }
     }
@@ -510,7 +510,7 @@ impl Target {
             (Control::Hello { .. }, _) => Err(ScriptError::Unexpected("Hello")),
             (Control::Written, _) => Err(ScriptError::Unexpected("Written")),
             (Control::Offer { .. }, _) => Err(ScriptError::Unexpected("Offer")),
-            _ => Err(ScriptError::Unexpected("a message of the target")),
+            _ => Err(ScriptError::Unexpected("message of the target")),
         }
     }
 

@@ -85,14 +85,11 @@ impl<R: BufRead, W: Write> Session<R, W> {
     /// The operation that failed.
     pub fn open_links(&mut self) -> Result<OpenLinks, Failure> {
         let NodePlan { setup, cable, .. } = &self.plan;
-        let bridge = setup
-            .node
-            .bridge
-            .as_deref()
-            .ok_or_else(|| Failure::work("plan: a node of the lab without a bridge"))?;
+        let bridge =
+            setup.node.bridge.as_deref().ok_or_else(|| Failure::work("plan: no bridge"))?;
         plumb::make_bridge(&mut self.netlink, bridge, setup.node.mtu_bytes)?;
         let links = setup.node.open_links()?;
-        let cable = cable.as_deref().ok_or_else(|| Failure::work("plan: a TAP without a cable"))?;
+        let cable = cable.as_deref().ok_or_else(|| Failure::work("plan: no cable"))?;
         plumb::make_port(&mut self.netlink, cable, bridge)?;
         self.netlink.wait_forwarding(cable, plumb::FORWARDING_LIMIT)?;
         Ok(links)
@@ -125,13 +122,13 @@ impl<R: BufRead, W: Write> Session<R, W> {
     /// # Errors
     /// The lab has exited.
     pub fn listening(&mut self) -> Result<Orders<R>, Failure> {
-        let second = || Failure::work("order: a node listens or connects once");
+        let second = || Failure::work("order: second connect or listen");
         let mut orders = self.orders.take().ok_or_else(second)?;
         match self.side {
             Side::B => self.reports.send(&Report::Listening)?,
             Side::A => match orders.receive()? {
                 Order::Connect => {}
-                Order::Start { .. } => return Err(Failure::work("order: Start a second time")),
+                Order::Start { .. } => return Err(Failure::work("order: second Start")),
             },
         }
         Ok(orders)

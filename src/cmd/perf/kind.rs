@@ -20,23 +20,23 @@ pub enum Kind {
     ReadBw,
     /// Send and Receive, pipelined, with credits
     SendBw,
-    /// RDMA Write followed by Immediate Data (RFC 7306), pipelined, with credits
+    /// RDMA Write with Immediate Data (RFC 7306), pipelined, with credits
     WriteImmBw,
     /// Atomic FetchAdd on one word (RFC 7306), pipelined
     AtomicBw,
-    /// RDMA Write ping-pong, which polls the last byte in memory: half round trip
+    /// RDMA Write ping-pong that polls the last byte in memory: half a round trip
     WriteLat,
-    /// RDMA Read, one at a time: complete operation
+    /// RDMA Read, one at a time: whole operation
     ReadLat,
-    /// Send ping-pong: half round trip
+    /// Send ping-pong: half a round trip
     SendLat,
-    /// Atomic FetchAdd, one at a time: complete operation
+    /// Atomic FetchAdd, one at a time: whole operation
     AtomicLat,
-    /// Bytes on TCP connections
+    /// Byte streams on TCP connections
     TcpBw,
-    /// Request and response on a TCP connection: half round trip
+    /// Request and response on a TCP connection: half a round trip
     TcpRr,
-    /// TCP connections opened, one byte echoed, closed
+    /// TCP connections per second: open, echo one byte, close
     ConnectRate,
 }
 
@@ -152,7 +152,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let bytes = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
     bytes
         .filter(|bytes| (1..=SIZE_MAX_BYTES).contains(bytes))
-        .ok_or_else(|| "not a size from 1 B to 64 MiB, such as 64, 4K or 1M".to_owned())
+        .ok_or_else(|| "expected bytes, 1 to 64 MiB, such as 64, 4K or 1M".to_owned())
 }
 
 /// Parses seconds, with an optional fraction.
@@ -162,7 +162,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 pub fn parse_seconds(text: &str) -> Result<f64, String> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let seconds = text.parse::<f64>().ok().filter(|seconds| plain && *seconds <= 86_400.0);
-    seconds.ok_or_else(|| "not a number of seconds from 0 to 86400".to_owned())
+    seconds.ok_or_else(|| "expected seconds, 0 to 86400".to_owned())
 }
 
 #[cfg(test)]

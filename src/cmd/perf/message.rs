@@ -84,7 +84,7 @@ impl Opening {
     pub fn decode(octets: &[u8]) -> Result<Self, Failure> {
         let strange = || {
             let shown = octets[..octets.len().min(16)].escape_ascii();
-            Failure::work(format!("the peer is not flue perf: it begins with \"{shown}\""))
+            Failure::work(format!("peer: not flue perf: its data starts with \"{shown}\""))
         };
         let octets: &[u8; OPENING_BYTES] = octets.try_into().map_err(|_| strange())?;
         if octets[..MAGIC.len()] != MAGIC {
@@ -94,7 +94,7 @@ impl Opening {
         if number(8) != VERSION {
             let other = number(8);
             return Err(Failure::work(format!(
-                "the peer speaks version {other} of flue perf's protocol, not {VERSION}"
+                "peer: version {other} of the flue perf protocol, expected {VERSION}"
             )));
         }
         let role = match number(10) {
@@ -149,7 +149,7 @@ impl Memory {
     pub fn check(self) -> Result<Self, Failure> {
         match self.tokens.len() {
             1..=QUEUES_MAX => Ok(self),
-            count => Err(Failure::work(format!("the peer has memory of {count} queues"))),
+            count => Err(Failure::work(format!("peer: memory of {count} queues"))),
         }
     }
 }
@@ -241,11 +241,10 @@ impl Message {
     /// # Errors
     /// Not a message.
     pub fn decode(octets: &[u8]) -> Result<Self, Failure> {
-        let message: Self = serde_json::from_slice(octets).map_err(|error| {
-            Failure::work(format!("the peer says what is no message of flue perf: {error}"))
-        })?;
+        let message: Self = serde_json::from_slice(octets)
+            .map_err(|error| Failure::work(format!("peer: invalid message: {error}")))?;
         match message {
-            Self::Refused { reason } => Err(Failure::work(format!("the peer refuses: {reason}"))),
+            Self::Refused { reason } => Err(Failure::work(format!("peer: refused: {reason}"))),
             message => Ok(message),
         }
     }
@@ -278,7 +277,7 @@ impl Message {
 
     /// Returns the failure for this message, received out of order.
     pub fn out_of_turn(&self, expected: &str) -> Failure {
-        Failure::work(format!("the peer says {} where {expected} is due", self.name()))
+        Failure::work(format!("peer: unexpected message {}, expected {expected}", self.name()))
     }
 }
 
@@ -349,6 +348,6 @@ mod tests {
         let octets = Message::refusal(&"\u{1}".repeat(5000)).encode();
         assert!(octets.len() <= MESSAGE_BYTES_MAX, "{}", octets.len());
         let failure = Message::decode(&Message::refusal("busy").encode()).unwrap_err();
-        assert_eq!(failure.message, "the peer refuses: busy");
+        assert_eq!(failure.message, "peer: refused: busy");
     }
 }

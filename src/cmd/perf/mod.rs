@@ -54,12 +54,12 @@ const INTERVAL_DEFAULT_SECONDS: f64 = 1.0;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackName {
-    /// flue's node, its connections offloaded as --offload says
+    /// Node, its connections offloaded as --offload selects
     #[default]
     Flue,
-    /// Sockets of this machine's kernel
+    /// Kernel sockets
     Kernel,
-    /// flue's node with --offload never; tcp-* and connect-rate only
+    /// Node with --offload never; tcp-* and connect-rate only
     Smoltcp,
 }
 
@@ -67,119 +67,126 @@ pub enum StackName {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
-    /// Looks again and again
+    /// Busy-polls
     Spin,
-    /// Sleeps until something comes
+    /// Sleeps until an event
     Block,
 }
 
-/// Measure bandwidth, latency and rates: RDMA Write, Read, Send, and TCP
+/// Measure bandwidth, latency and rates of RDMA Write, Read, Send and TCP
 ///
-/// Without HOST it is the server and serves one client after the other; with HOST the client. All that
-/// the client is told by options it tells the server, which needs KIND and the port only, and how it is to
-/// run itself (--progress, --wait, --stack and the node's options hold for one end).
+/// Without HOST it is the server, which serves one client after the other; with HOST it is the client. The client sends
+/// the parameters of the measurement to the server. The server needs only KIND and the port. --progress, --wait,
+/// --stack and the node options apply to one end.
 ///
-/// Bandwidth is payload per second in bits, both directions together with -b. Latencies are half round
-/// trips; of read-lat, atomic-lat and connect-rate they are whole operations.
+/// Bandwidth is payload bits per second, the sum of both directions with -b. Latency is half a round trip; of read-lat,
+/// atomic-lat and connect-rate it is the whole operation.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue perf write-bw                                                   the server, at 10.77.0.2
-  flue perf write-bw --tap flue1 --addr 10.77.0.3/24 10.77.0.2 -s 1M   its client
-  flue perf write-lat --progress manual 10.77.0.2 -n 100000            8 B ping-pong, polling
-  flue perf tcp-bw --stack kernel                                      a kernel socket as the server")]
+  flue perf write-bw
+      server at 10.77.0.2
+  flue perf write-bw --tap flue1 --addr 10.77.0.3/24 10.77.0.2 -s 1M
+      client of this server
+  flue perf write-lat --progress manual 10.77.0.2 -n 100000
+      ping-pong of 8 B, polling
+  flue perf tcp-bw --stack kernel
+      server on kernel sockets")]
 pub struct PerfArgs {
     /// Test to run
     #[arg(value_enum)]
     pub kind: Kind,
 
-    /// The server's address; without it this is the server
+    /// Connect to the server at this address; absent: be the server
     pub host: Option<HostAddress>,
 
-    /// Bytes of a message: 1 to 64M, with K or M for the binary multiples [default: 64K for *-bw, 8 for
-    /// *-lat and tcp-rr; always 8 for atomic-*]
+    /// Message size, bytes: 1..=64M, suffixes K and M
+    ///
+    /// Default: 64K for *-bw, 8 for *-lat and tcp-rr. Always 8 for atomic-*.
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     pub size: Option<u64>,
 
-    /// All sizes from 2 B to 8 MiB, powers of two, each on new connections
+    /// Measure all powers of two from 2 B to 8 MiB
+    ///
+    /// Each size uses new connections.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
 
-    /// Messages to measure, over all connections of a direction
+    /// Measure this number of messages per direction
+    ///
+    /// The messages of all connections are counted.
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     pub iterations: Option<u64>,
 
-    /// Seconds to measure, for each size [default: 1]
+    /// Measure each size for this time, seconds [default: 1]
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub duration: Option<f64>,
 
-    /// Connections: 1..=1024
-    #[arg(short = 'q', long, value_name = "N", default_value_t = 1,
+    /// Number of connections (queue pairs, streams): 1..=1024
+    #[arg(short = 'P', long, visible_alias = "qp", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
     pub connections: u32,
 
-    /// Messages under way on each connection: 1..=16384
+    /// Outstanding messages per connection: 1..=16384
     #[arg(short = 't', long, value_name = "N", default_value_t = DEPTH_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub depth: u32,
 
-    /// Requests posted before the doorbell is rung: 1..=64
+    /// Requests posted per doorbell: 1..=64
     #[arg(long, value_name = "N", default_value_t = POST_LIST_MAX,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(POST_LIST_MAX)))]
     pub post_list: u32,
 
-    /// Both ends send; *-bw only
+    /// Send in both directions; *-bw only
     #[arg(short, long)]
     pub bidirectional: bool,
 
-    /// The server sends; tcp-bw only
+    /// Send from the server to the client; tcp-bw only
     #[arg(short = 'R', long, conflicts_with = "bidirectional")]
     pub reverse: bool,
 
-    /// Seconds of warm-up before each measurement, on the same connections
+    /// Warm up before each measurement, seconds
+    ///
+    /// The warm-up uses the same connections.
     #[arg(short = 'O', long, value_name = "SECONDS", default_value_t = 0.2, value_parser = parse_seconds)]
     pub omit: f64,
 
-    /// Port: 1..=65535
+    /// Port of the server: 1..=65535
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Server: end after one client
+    /// Exit after one client; server only
     #[arg(short = '1', long, conflicts_with = "host")]
     pub one_off: bool,
 
-    /// Transport of this end
+    /// TCP implementation of this end
     #[arg(long, visible_alias = "transport", value_enum, value_name = "STACK", default_value_t)]
     pub stack: StackName,
 
-    /// Wait strategy of this end [default: spin with --progress manual, else block]
+    /// Wait strategy [default: spin with --progress manual, else block]
     #[arg(long, value_enum, value_name = "HOW")]
     pub wait: Option<Waiting>,
 
-    /// Print a line every so many seconds of a measurement [default: 1 on a terminal, else none]
+    /// Print results at this interval, s [default: 1 on a terminal, else 0]
+    ///
+    /// 0: no intervals.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub interval: Option<f64>,
 
-    /// Print one JSON document instead of text, also when the run fails
-    #[arg(long)]
-    pub json: bool,
-
-    /// Print a JSON object for each interval and size, one a line, and then the document of --json on one line
-    #[arg(long, conflicts_with = "json")]
+    /// Print one JSON object per line for each interval and size
+    ///
+    /// The last line is the document of --json.
+    #[arg(long, conflicts_with = "json", help_heading = "Output")]
     pub json_stream: bool,
 
-    /// Print results and errors only, not the configuration
-    #[arg(long)]
-    pub quiet: bool,
-
-    /// Log what happens on standard error
-    #[arg(short, long, conflicts_with = "quiet")]
+    /// Log events on standard error
+    #[arg(short, long, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,
 
-    /// Log each frame, with the headers of each layer, on standard error (a lot)
-    #[arg(long, conflicts_with = "quiet")]
-    pub trace: bool,
+    /// Output format.
+    #[command(flatten)]
+    pub output: Quietness,
 
     /// The node.
     #[command(flatten)]
@@ -221,19 +228,19 @@ pub(crate) struct Plan {
 impl PerfArgs {
     /// Returns the quietness. `json` stays off: this command prints its own document.
     pub const fn quietness(&self) -> Quietness {
-        let quiet = self.quiet || self.json || self.json_stream;
-        Quietness { quiet, trace: self.trace, json: false }
+        let quiet = self.output.quiet || self.is_json();
+        Quietness { quiet, trace: self.output.trace, json: false }
     }
 
-    fn is_json(&self) -> bool {
-        self.json || self.json_stream
+    const fn is_json(&self) -> bool {
+        self.output.json || self.json_stream
     }
 
     /// Validates the combination of options.
     fn plan(&self) -> Result<Plan, Failure> {
         let kind = self.kind;
         let name = word(kind);
-        let refuse = |what: &str| Err(Failure::usage(format!("{what}: not with {name}")));
+        let refuse = |what: &str| Err(Failure::usage(format!("{what}: not supported by {name}")));
         if self.bidirectional && !kind.is_bandwidth() {
             return refuse("-b");
         }
@@ -241,7 +248,7 @@ impl PerfArgs {
             return refuse("-R");
         }
         if self.connections > 1 && !kind.is_bandwidth() {
-            return refuse("-q above 1");
+            return refuse("--connections above 1");
         }
         if kind.has_one_size() && (self.size.is_some() || self.all) {
             return refuse("-s and -a");
@@ -251,17 +258,17 @@ impl PerfArgs {
         }
         if self.queues.queues > 1 && self.stack == StackName::Kernel {
             return Err(Failure::usage(format!(
-                "--queues {}: not with --stack kernel, which has no TAP",
+                "--queues {}: not supported with --stack kernel, which has no TAP",
                 self.queues.queues
             )));
         }
         if let Some(host) = &self.host
             && (host.ip.is_unspecified() || host.ip.is_multicast())
         {
-            return Err(Failure::usage(format!("HOST {host}: not an address to connect to")));
+            return Err(Failure::usage(format!("HOST {host}: expected a unicast address")));
         }
         if self.duration == Some(0.0) {
-            return Err(Failure::usage("-D: more than 0 seconds"));
+            return Err(Failure::usage("-D 0: expected more than 0 seconds"));
         }
         let sizes: Vec<u64> = match (self.all, self.size) {
             (true, _) => all_sizes().collect(),
@@ -281,7 +288,7 @@ impl PerfArgs {
         let by_progress = if manual { Waiting::Spin } else { Waiting::Block };
         if self.mpa.accept.rtr == Some(Rtr::Send) {
             return Err(Failure::usage(
-                "--rtr send: takes a receive that the server does not post",
+                "--rtr send: not supported: the server posts no receive for it",
             ));
         }
         let transport =
@@ -341,11 +348,13 @@ impl Parameters {
         let Self { connections, depth, post_list, size_max_bytes, .. } = *self;
         if self.kind != kind {
             let other = self.kind;
-            return Err(Failure::work(format!("this server measures {kind}, the client {other}")));
+            return Err(Failure::work(format!("kind {other}, expected {kind}")));
         }
         let within = |what: &str, value: u64, max: u64| match value {
-            0 => Err(Failure::work(format!("{what}: 0"))),
-            value if value > max => Err(Failure::work(format!("{what}: {value}, above {max}"))),
+            0 => Err(Failure::work(format!("{what} 0, expected 1 to {max}"))),
+            value if value > max => {
+                Err(Failure::work(format!("{what} {value}, expected 1 to {max}")))
+            }
             _ => Ok(()),
         };
         within("connections", connections.into(), CONNECTIONS_MAX.into())?;
@@ -370,7 +379,7 @@ impl Parameters {
 /// # Errors
 /// The node or the connection could not be opened, the peer violated the protocol, or progress stalled.
 pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let output_format = match (args.json, args.json_stream) {
+    let output_format = match (args.output.json, args.json_stream) {
         (true, _) => OutputFormat::Document,
         (false, true) => OutputFormat::Stream,
         (false, false) => OutputFormat::Text,

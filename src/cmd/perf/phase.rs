@@ -205,7 +205,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
                 (self.activity, self.active_at) = (activity, now);
             } else if now - self.active_at >= INACTIVITY_LIMIT {
                 let limit = INACTIVITY_LIMIT.as_secs();
-                return Err(Failure::work(format!("nothing has come from the peer for {limit} s")));
+                return Err(Failure::work(format!("peer: no data for {limit} s")));
             }
         }
         Ok(())

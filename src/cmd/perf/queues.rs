@@ -36,8 +36,8 @@ pub(super) fn resolve(
     }
     if waiting == Waiting::Block {
         return Err(Failure::usage(format!(
-            "--queues {queues} --progress manual --wait block: one thread runs all queues, and cannot sleep on more \
-             than one; --wait spin, or --progress auto"
+            "--queues {queues} --progress manual: not supported with --wait block, because one thread runs all \
+             queues: use --wait spin or --progress auto"
         )));
     }
     node.resolve_on_any(queues)
@@ -76,7 +76,7 @@ impl Relays {
             };
             let name = format!("flue-relay-{queue}");
             let thread = thread::Builder::new().name(name).spawn(relay);
-            let failed = |error| Failure::work(format!("a thread for queue {queue}: {error}"));
+            let failed = |error| Failure::work(format!("queue {queue}: start a thread: {error}"));
             relays.threads.push(thread.map_err(failed)?);
         }
         Ok(relays)

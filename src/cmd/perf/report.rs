@@ -1,6 +1,6 @@
 //! Output of a measurement: a table, a document, or a stream of objects.
 //!
-//! The document ([`SCHEMA`]) is specific to this command, for programs that compare runs. Its keys contain their units;
+//! The body of the document is specific to this command, for programs that compare runs. Its keys contain their units;
 //! a value that is unknown or not applicable is null. It is also printed on failure, with `error`.
 
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    report::Console,
+    report::{self, Console},
     units::{format_bytes, format_rate},
 };
 
-/// Name and version of the document.
-pub const SCHEMA: &str = "flue-perf/1";
+/// Name of the document.
+const NAME: &str = "perf";
 
 /// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,11 +100,9 @@ pub struct Measured {
     pub offloaded_connections: Option<u64>,
 }
 
-/// JSON document.
+/// Body of the JSON document.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Document {
-    schema: &'static str,
-    error: Option<String>,
     kind: String,
     role: &'static str,
     stack: String,
@@ -150,8 +148,6 @@ impl Reporter {
             output_format,
             kind,
             document: Document {
-                schema: SCHEMA,
-                error: None,
                 kind: kind.to_string(),
                 role: if is_client { "client" } else { "server" },
                 stack: word(StackName::Flue),
@@ -257,8 +253,8 @@ impl Reporter {
             None => "-",
         };
         let direction = match (bidirectional, reverse) {
-            (true, _) => ", both ways",
-            (_, true) => ", the server sends",
+            (true, _) => ", bidirectional",
+            (_, true) => ", reverse",
             _ => "",
         };
         console.step(format_args!("{}{direction}", self.kind.title()));
@@ -284,7 +280,7 @@ impl Reporter {
                 "BW Gbit/s",
                 "rate msg/s",
                 "CPU s/GB",
-                "CPU here",
+                "CPU local",
                 "CPU peer"
             ),
             Some(part) => format!(
@@ -319,7 +315,7 @@ impl Reporter {
             OutputFormat::Document => {}
             OutputFormat::Stream => {
                 let event = serde_json::json!({
-                    "schema": SCHEMA,
+                    "schema": report::schema(NAME),
                     "event": "interval",
                     "size_bytes": size_bytes,
                     "from_seconds": from_seconds,
@@ -345,7 +341,7 @@ impl Reporter {
         match self.output_format {
             OutputFormat::Document => {}
             OutputFormat::Stream => console.say(serde_json::json!({
-                "schema": SCHEMA,
+                "schema": report::schema(NAME),
                 "event": "result",
                 "result": measured,
             })),
@@ -359,14 +355,14 @@ impl Reporter {
 
     /// Prints the end of the output.
     pub(super) fn finish(&mut self, failure: Option<&Failure>, console: &mut Console<'_>) {
-        self.document.error = failure.map(|failure| failure.message.clone());
+        let document = report::Document::new(NAME, failure, &self.document);
         // Cannot fail: numbers and strings.
-        let document = match self.output_format {
+        let text = match self.output_format {
             OutputFormat::Text => return,
-            OutputFormat::Document => serde_json::to_string_pretty(&self.document),
-            OutputFormat::Stream => serde_json::to_string(&self.document),
+            OutputFormat::Document => document.pretty(),
+            OutputFormat::Stream => document.line(),
         };
-        console.say(document.unwrap_or_default());
+        console.say(text.unwrap_or_default());
     }
 }
 

@@ -22,7 +22,7 @@ fn plan(line: &str) -> Plan {
 
 #[test]
 fn options_of_perftest_are_accepted() {
-    let plan = plan("write-bw -s 1M -n 5000 -q 4 -t 64 -b -p 7000 10.0.0.1");
+    let plan = plan("write-bw -s 1M -n 5000 --qp 4 -t 64 -b -p 7000 10.0.0.1");
     assert_eq!(plan.remote, Some("10.0.0.1:7000".parse().unwrap()));
     assert_eq!(plan.sizes, [1 << 20]);
     assert_eq!(plan.bound, Bound::Iterations(5000));
@@ -61,7 +61,7 @@ fn invalid_options_are_rejected() {
         ("write-bw -s 0", "64 MiB"),
         ("write-bw -s 1K -a", "cannot be used with"),
         ("write-bw -n 1 -D 1", "cannot be used with"),
-        ("write-bw -q 1025", "1..=1024"),
+        ("write-bw -P 1025", "1..=1024"),
         ("write-bw -t 16385", "1..=16384"),
         ("write-bw --post-list 65", "1..=64"),
         ("tcp-bw -R -b", "cannot be used with"),
@@ -72,11 +72,11 @@ fn invalid_options_are_rejected() {
         assert!(text.contains(word), "{line}: {word:?} is not in {text}");
     }
     for (line, word) in [
-        ("write-lat -b", "-b: not with write-lat"),
-        ("write-bw -R", "-R: not with write-bw"),
-        ("tcp-rr -q 2", "-q"),
-        ("atomic-lat -b", "-b: not with atomic-lat"),
-        ("atomic-bw -s 16", "-s and -a: not with atomic-bw"),
+        ("write-lat -b", "-b: not supported by write-lat"),
+        ("write-bw -R", "-R: not supported by write-bw"),
+        ("tcp-rr -P 2", "--connections above 1"),
+        ("atomic-lat -b", "-b: not supported by atomic-lat"),
+        ("atomic-bw -s 16", "-s and -a: not supported by atomic-bw"),
         ("write-imm-bw --stack smoltcp", "--stack"),
         ("connect-rate -s 2", "-s"),
         ("write-bw --stack smoltcp", "--stack"),
@@ -100,9 +100,9 @@ fn server_validates_client_parameters() {
         assert!(failure.message.contains(word), "{word}: {failure}");
     };
     bad(&|parameters| parameters.kind = Kind::ReadBw, "read-bw");
-    bad(&|parameters| parameters.connections = 0, "connections: 0");
-    bad(&|parameters| parameters.connections = 1025, "above 1024");
-    bad(&|parameters| parameters.depth = u32::MAX, "above 16384");
-    bad(&|parameters| parameters.post_list = 65, "above 64");
-    bad(&|parameters| parameters.size_max_bytes = u64::MAX, "above 67108864");
+    bad(&|parameters| parameters.connections = 0, "connections 0, expected 1 to 1024");
+    bad(&|parameters| parameters.connections = 1025, "connections 1025, expected 1 to 1024");
+    bad(&|parameters| parameters.depth = u32::MAX, "expected 1 to 16384");
+    bad(&|parameters| parameters.post_list = 65, "expected 1 to 64");
+    bad(&|parameters| parameters.size_max_bytes = u64::MAX, "expected 1 to 67108864");
 }

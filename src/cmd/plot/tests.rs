@@ -72,12 +72,12 @@ fn written_trace_is_parsed() {
 fn invalid_trace_is_rejected() {
     let error = |text: &str| parse(text).unwrap_err();
     assert!(error("").contains("time_us"));
-    assert!(error("a,b\n1,2\n").contains("not a trace"));
+    assert!(error("a,b\n1,2\n").contains("expected a trace"));
     let good = sawtooth();
     assert!(error(&good.replacen(",open\n", ",asleep\n", 1)).contains("line 2: \"asleep\""));
     assert!(error(&good.replacen("\n5000000,", "\nfive,", 1)).contains("line 2: \"five\""));
     assert!(error(&good.replacen("\n5000000,", "\n,", 1)).contains("line 2"));
-    assert!(error(&good.replacen(",open\n", "\n", 1)).contains("line 2: 13 cells, not 14"));
+    assert!(error(&good.replacen(",open\n", "\n", 1)).contains("line 2: 13 cells, expected 14"));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn connections_are_chosen_by_rows_or_name() {
     assert_eq!(choose(three(), Some("d-")).unwrap().name, "d-c");
     assert!(choose(three(), Some("a-")).unwrap_err().contains("2 connections"));
     assert!(choose(three(), Some("x")).unwrap_err().contains("a-b, a-c, d-c"));
-    assert_eq!(choose(Vec::new(), None).unwrap_err(), "no rows");
+    assert_eq!(choose(Vec::new(), None).unwrap_err(), "trace: no rows");
 }
 
 #[derive(Parser)]

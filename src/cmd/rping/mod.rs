@@ -25,58 +25,60 @@ use crate::{
 /// Default port: that of rping.
 pub const PORT_DEFAULT: u16 = 7174;
 
-/// Ping by RDMA: Send, RDMA Read, RDMA Write; with rdma-core's rping on the other side, or with itself
+/// Ping by Send, RDMA Read and RDMA Write, compatible with rdma-core's rping
 ///
-/// The server reads what the client offers and writes it back; the client compares with -V. Options are
-/// those of rdma-core's rping; messages too, so either side may be a Linux machine with siw or an
-/// iWARP adapter. Without -C the client pings until it is interrupted.
+/// The server reads the data that the client offers, and writes it back; with -V the client compares it. Options and
+/// messages are those of rdma-core's rping, so either side may be a Linux machine with siw or an iWARP adapter. Without
+/// -C the client pings until it is interrupted.
 ///
-/// The server's buffer has its own -S: a client with more is refused.
+/// The buffer of the server has the size of its own -S. It rejects a client with a larger size.
 #[derive(Args, Clone, Debug)]
 #[command(
     disable_version_flag = true,
     after_long_help = "Examples:
-  flue rping -s --host-addr 10.77.0.1/24            a server that the machine itself can reach
-  flue rping -c -a 10.77.0.1 -C 10 -v -V            ten pings, shown and compared"
+  flue rping -s --host-addr 10.77.0.1/24
+      server that this machine can reach
+  flue rping -c -a 10.77.0.1 -C 10 -v -V
+      ten pings, printed and compared"
 )]
 pub struct RpingArgs {
     /// Be the server
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
     pub server: bool,
 
-    /// Be the client; needs -a
+    /// Be the client; requires -a
     #[arg(short, long, requires = "addr_to")]
     pub client: bool,
 
-    /// Client: the server's address. Server: where to listen [default: all of the node's]
+    /// Connect to, or listen on, this address [server default: all]
     #[arg(short = 'a', id = "addr_to", value_name = "IP[%INTERFACE]")]
     pub address: Option<HostAddress>,
 
-    /// Port: 1..=65535
+    /// Port of the server: 1..=65535
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Pings; 0: without end
+    /// Number of pings; 0: unlimited
     #[arg(short = 'C', long, value_name = "COUNT", default_value_t = 0)]
     pub count: u32,
 
-    /// Bytes of a ping, and of the server's buffer: 26..=65535
+    /// Size of a ping and of the server buffer, bytes: 26..=65535
     #[arg(short = 'S', long, value_name = "BYTES", default_value_t = SIZE_DEFAULT_BYTES,
           value_parser = clap::value_parser!(u32)
               .range(i64::from(SIZE_MIN_BYTES)..=i64::from(SIZE_MAX_BYTES)))]
     pub size: u32,
 
-    /// Show the data of each ping
+    /// Print the data of each ping
     #[arg(short = 'v', long = "show")]
     pub show: bool,
 
-    /// Client: compare what comes back with what was sent
+    /// Compare received data with sent data; client only
     #[arg(short = 'V', long)]
     pub validate: bool,
 
-    /// Log what happens on standard error
-    #[arg(long, conflicts_with = "quiet")]
+    /// Log events on standard error
+    #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,
 
     /// Output format.
@@ -126,15 +128,13 @@ impl RpingArgs {
         let transport = self.transport.transport;
         match (self.client, &self.address) {
             (true, Some(address)) if address.ip.is_unspecified() || address.ip.is_multicast() => {
-                Err(Failure::usage(format!(
-                    "-a {address}: not an address that can be connected to"
-                )))
+                Err(Failure::usage(format!("-a {address}: expected a unicast address")))
             }
             (true, Some(address)) => {
                 let count = (self.count > 0).then_some(self.count);
                 Ok(Role::Client(address.at(self.port, transport)?, count))
             }
-            (true, None) => Err(Failure::usage("-c needs -a, the server's address")),
+            (true, None) => Err(Failure::usage("-c: no address of the server: add -a")),
             (false, Some(address)) => Ok(Role::Server(address.at(self.port, transport)?)),
             (false, None) => {
                 Ok(Role::Server(SocketAddr::new(self.node.all_addresses(), self.port)))

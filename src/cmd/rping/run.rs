@@ -294,7 +294,7 @@ impl<'a> Run<'a> {
             && let Some(at) = pattern::first_difference(&sent, &received)
         {
             return Err(Failure::work(format!(
-                "rping: ping {number} came back changed: octet {at} is {:#04x}, not {:#04x}",
+                "rping: ping {number}: octet {at}: received {:#04x}, expected {:#04x}",
                 received[at], sent[at]
             )));
         }
@@ -371,7 +371,7 @@ impl<'a> Run<'a> {
             return connection.disconnect(&mut self.waiter);
         }
         let reason = DisconnectReason(ended.unwrap_or(0));
-        Err(Failure::work(format!("rping: the connection has ended within a ping: {reason}")))
+        Err(Failure::work(format!("rping: connection closed within a ping: {reason}")))
     }
 
     fn print_summary(&self, console: &mut Console<'_>) {

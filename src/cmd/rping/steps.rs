@@ -22,7 +22,7 @@ pub enum StepError {
     #[error(transparent)]
     Length(#[from] WrongLength),
     /// Event that is unexpected in this state.
-    #[error("rping: {what} while {state}")]
+    #[error("rping: unexpected {what} while {state}")]
     Unexpected {
         /// Event received.
         what: &'static str,
@@ -30,7 +30,9 @@ pub enum StepError {
         state: &'static str,
     },
     /// The client's source exceeds this server's buffer.
-    #[error("rping: the client's size is {offered} octets, this server's is {own} (-S)")]
+    #[error(
+        "rping: client size of {offered} octets, expected at most {own}: raise -S of the server"
+    )]
     Size {
         /// Size of the client's source, bytes.
         offered: u32,
@@ -38,7 +40,7 @@ pub enum StepError {
         own: u32,
     },
     /// The client's sink is smaller than the text.
-    #[error("rping: the client's sink has {sink} octets, the text {text}")]
+    #[error("rping: client sink of {sink} octets, expected at least {text}")]
     Sink {
         /// Size of the sink, bytes.
         sink: u32,
@@ -123,7 +125,7 @@ impl Client {
     /// It was not requested.
     pub fn filled(&mut self, source: Advert) -> Result<Work, StepError> {
         if self.state != ClientState::Filling {
-            return Err(self.unexpected("a filled source"));
+            return Err(self.unexpected("filled source"));
         }
         self.state = ClientState::SourceSent;
         Ok(Work::Send(source))
@@ -147,7 +149,7 @@ impl Client {
                 let receive = (next != Work::Disconnect).then_some(Work::Receive);
                 Ok([Some(compare), receive, Some(next)])
             }
-            ClientState::Filling | ClientState::Done => Err(self.unexpected("a message")),
+            ClientState::Filling | ClientState::Done => Err(self.unexpected("message")),
         }
     }
 
@@ -221,7 +223,7 @@ impl Server {
                 self.state = ServerState::Writing;
                 Ok([Work::Receive, Work::Write(Advert { size: text, ..advert })])
             }
-            _ => Err(self.unexpected("a message")),
+            _ => Err(self.unexpected("message")),
         }
     }
 
@@ -231,7 +233,7 @@ impl Server {
     /// No Read was posted.
     pub fn read_done(&mut self) -> Result<Work, StepError> {
         let ServerState::Reading(size) = self.state else {
-            return Err(self.unexpected("a Read's end"));
+            return Err(self.unexpected("completion of a Read"));
         };
         self.state = ServerState::Showing;
         Ok(Work::Show(size))
@@ -244,7 +246,7 @@ impl Server {
     /// It was not requested.
     pub fn shown(&mut self, text: u32) -> Result<Work, StepError> {
         if self.state != ServerState::Showing {
-            return Err(self.unexpected("a shown text"));
+            return Err(self.unexpected("shown text"));
         }
         self.state = ServerState::Answered(text);
         Ok(Work::Send(Advert::GO_AHEAD))
@@ -256,7 +258,7 @@ impl Server {
     /// No Write was posted.
     pub fn write_done(&mut self) -> Result<Work, StepError> {
         if self.state != ServerState::Writing {
-            return Err(self.unexpected("a Write's end"));
+            return Err(self.unexpected("completion of a Write"));
         }
         self.state = ServerState::Idle;
         self.completed = self.completed.wrapping_add(1);

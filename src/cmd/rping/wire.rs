@@ -22,7 +22,7 @@ pub struct Advert {
 
 /// Error: the message is not [`ADVERT_BYTES`] long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("rping: a message of {0} octets, not 16")]
+#[error("rping: message of {0} octets, expected 16")]
 pub struct WrongLength(pub usize);
 
 impl Advert {

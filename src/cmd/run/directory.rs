@@ -56,8 +56,8 @@ pub(super) fn prepare(library: &Path) -> Result<Directory, Failure> {
         }
     }
     Err(Failure::lacking(refusals.join("; ")).with_hint(format!(
-        "set TMPDIR to a directory that user {user} can write to, on a file system with space, \
-         whose path has no ':', ';', '$' or space"
+        "set TMPDIR to a directory that user {user} can write to, with free space, without ':', \
+         ';', '$' or space in its path"
     )))
 }
 
@@ -66,14 +66,12 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
     // The program may change its working directory.
     let base = std::path::absolute(base).map_err(|error| failed(base, error))?;
     if base.as_os_str().as_bytes().iter().any(|octet| SEPARATORS.contains(octet)) {
-        return Err(format!("{}: ':', ';', '$' or space in the path", base.display()));
+        return Err(format!("{}: path with ':', ';', '$' or space", base.display()));
     }
     let mode = fs::metadata(&base).map_err(|error| failed(&base, error))?.mode();
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
         let base = base.display();
-        return Err(format!(
-            "{base}: every user can rename its entries: the sticky bit is not set"
-        ));
+        return Err(format!("{base}: every user can rename its entries, expected the sticky bit"));
     }
     let directory = base.join(format!("flue-verbs-{user}-{:016x}", hash(library.as_os_str())));
     let failed = |error| failed(&directory, error);
@@ -84,7 +82,9 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
     let found = fs::symlink_metadata(&directory).map_err(failed)?;
     if !found.is_dir() || found.uid() != user || found.mode() & NOT_OWNER_WRITE != 0 {
         let directory = directory.display();
-        return Err(format!("{directory} is not a directory that only user {user} can write to"));
+        return Err(format!(
+            "{directory}: expected a directory that only user {user} can write to"
+        ));
     }
     for name in settings::LIBRARY_NAMES {
         let path = directory.join(name);

@@ -56,7 +56,7 @@ pub(super) fn run(
     launch: Option<Launch>,
     usage: Option<&Usage>,
 ) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::work(format!("start of the program: {error}"));
+    let failed = |error: io::Error| Failure::work(format!("start the program: {error}"));
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
     let (ready, catching) = io::pipe().map_err(failed)?;
     let (ended, ending) = io::pipe().map_err(failed)?;
@@ -91,10 +91,10 @@ fn follow(
     // A killed monitor has not waited for the program, which the kernel kills.
     let is_killed = ended.read(&mut [0]).is_ok_and(|count| count == 0);
     if let Some(Err(failure)) = launch.filter(|_| is_killed).map(Launch::kill_users) {
-        tracing::warn!(%failure, "processes of the program");
+        tracing::warn!(%failure, "killing processes of the program failed");
     }
     if let Some(Err(failure)) = launch.map(Launch::reset_left) {
-        tracing::warn!(%failure, "connections of the program");
+        tracing::warn!(%failure, "resetting connections of the program failed");
     }
     if let Some(usage) = usage {
         usage.print();
@@ -110,7 +110,7 @@ fn monitor(
     mut ready: PipeReader,
     mut ending: PipeWriter,
 ) -> Result<(), Failure> {
-    let failed = |error: rustix::io::Errno| Failure::work(format!("start of the program: {error}"));
+    let failed = |error: rustix::io::Errno| Failure::work(format!("start the program: {error}"));
     // From this point no signal ends this process before the program.
     let signals = catch_signals()?;
     // The front closes its end of the pipe after it catches signals too, or has exited.
@@ -140,12 +140,12 @@ fn monitor(
             wait_for_end(&front);
             let _ = pidfd_send_signal(&program, Signal::KILL);
             if let Some(Err(failure)) = launch.as_ref().as_ref().map(Launch::kill_users) {
-                tracing::warn!(%failure, "processes of the program");
+                tracing::warn!(%failure, "killing processes of the program failed");
             }
         }
     };
     let guard = thread::Builder::new().name("flue-guard".into()).spawn(guard);
-    let guard = guard.map_err(|error| Failure::work(format!("start of a thread: {error}")))?;
+    let guard = guard.map_err(|error| Failure::work(format!("start a thread: {error}")))?;
     let mut is_stopped = false;
     let status = loop {
         let status = wait(pid, WaitOptions::UNTRACED | WaitOptions::CONTINUED)?;
@@ -164,7 +164,7 @@ fn monitor(
     if has_ended(&front) {
         let _ = guard.join();
         if let Some(Err(failure)) = launch.as_ref().as_ref().map(Launch::reset_left) {
-            tracing::warn!(%failure, "connections of the program");
+            tracing::warn!(%failure, "resetting connections of the program failed");
         }
     }
     end_as(status)

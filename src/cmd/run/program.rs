@@ -47,7 +47,7 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Static => "statically linked",
-            Self::OtherMachine => "built for another machine than the library",
+            Self::OtherMachine => "built for another architecture than the library",
         })
     }
 }
@@ -72,10 +72,10 @@ pub(super) fn check(
     let Some(file) = find(program).and_then(interpreter_of) else { return Ok(None) };
     if let Some(privilege) = privilege(&file) {
         return Err(Failure::lacking(format!(
-            "{}: {privilege}: the dynamic loader ignores LD_LIBRARY_PATH and LD_PRELOAD for it",
+            "{}: {privilege}: the dynamic loader ignores LD_LIBRARY_PATH and LD_PRELOAD",
             file.display()
         ))
-        .with_hint("run a copy of the file: cp does not copy the privilege"));
+        .with_hint("run a copy of the file, which has no privilege"));
     }
     let Some(image) = Image::read(&file) else { return Ok(None) };
     let is_other = Image::read(library).is_some_and(|library| library.machine != image.machine);

@@ -51,7 +51,7 @@ impl fmt::Display for Usage {
                 f,
                 "device used: processes={processes} queue_pairs={queue_pairs} connections={connections}"
             ),
-            Err(error) => write!(f, "use of the device unknown: {error}"),
+            Err(error) => write!(f, "device use unknown: {error}"),
         }
     }
 }

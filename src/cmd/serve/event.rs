@@ -6,9 +6,21 @@ use rdma_over_tcp::ndk::{DisconnectReason, NdkResultEx, QpStats};
 use serde::Serialize;
 
 use super::offer::Offered;
+use crate::report;
+
+/// Name of the schema of the events.
+pub const NAME: &str = "serve";
 
 /// Largest number of message bytes in the log.
 const SHOWN_BYTES: usize = 64;
+
+/// Line of the log in JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: String,
+    #[serde(flatten)]
+    event: &'a Event,
+}
 
 /// Event of the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -156,7 +168,10 @@ impl Event {
     pub fn line(&self, is_json: bool) -> String {
         match is_json {
             // Cannot fail: numbers and strings, no map.
-            true => serde_json::to_string(self).unwrap_or_default(),
+            true => {
+                let line = Line { schema: report::schema(NAME), event: self };
+                serde_json::to_string(&line).unwrap_or_default()
+            }
             false => self.to_string(),
         }
     }
@@ -172,7 +187,7 @@ impl fmt::Display for Event {
             Self::Request { connection, peer, private_data, ird } => {
                 write!(f, "{connection}: request")?;
                 if let Some(peer) = peer {
-                    write!(f, " of {peer}")?;
+                    write!(f, " from {peer}")?;
                 }
                 write!(f, ", IRD {ird}, private data \"{private_data}\"")
             }
@@ -224,6 +239,7 @@ mod tests {
         };
         assert_eq!(event.line(false), "2: Send of 3 bytes 01ab00, invalidates 0x00001234");
         let json: serde_json::Value = serde_json::from_str(&event.line(true)).unwrap();
+        assert_eq!(json["schema"], "flue.serve/1");
         assert_eq!((&json["event"], &json["invalidated"]), (&"send".into(), &0x1234.into()));
         assert_eq!(hex(&[7; 100]).len(), 2 * SHOWN_BYTES);
     }

@@ -20,7 +20,7 @@ use crate::{
     failure::Failure,
     host::HostAddress,
     options::{ListenOptions, MpaAcceptOptions, NodeArgs, QueueOptions, Quietness, Switch},
-    report::Console,
+    report::{Console, Document},
 };
 
 /// Default port: that of rping.
@@ -32,28 +32,31 @@ pub const RECEIVES_MAX: u16 = 1024;
 /// Largest number of outstanding Reads and atomics of a peer: the adapter's limit.
 pub const IRD_MAX: u16 = 128;
 
-/// Offer memory to RDMA Write, Read and atomics, receive Sends, and log what happens
+/// Offer memory to RDMA Write, Read and atomics, receive Sends, log events
 ///
-/// A responder for driver and conformance tests. The private data of MPA's Reply lists the regions, one line per
-/// region: "flue1 stag=0x00c0ffee addr=0x00007f0012345000 len=65536 rights=rw". All peers share the same regions, whose
-/// contents persist between connections. The log has requests, Sends, immediate data, errors and ends with the
-/// connection's counters; Writes, Reads and atomics appear in the counters only.
+/// A responder for driver and conformance tests. The private data of the MPA Reply lists the regions, one line per
+/// region: "flue1 stag=0x00c0ffee addr=0x00007f0012345000 len=65536 rights=rw". All peers share the regions, whose
+/// contents persist between connections. The log has requests, Sends, immediate data, errors and ends with the counters
+/// of the connection; Writes, Reads and atomics appear in the counters only.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue serve --host-addr 10.77.0.1/24                         64 KiB for everything, and 16 receives
-  flue serve --region 1M:w --region 4K:ra --echo --json       two regions; each Send comes back; events as JSON")]
+  flue serve --host-addr 10.77.0.1/24
+      64 KiB for all operations, and 16 receives
+  flue serve --region 1M:w --region 4K:ra --echo --json
+      two regions, an echo of each Send, events as JSON")]
 pub struct ServeArgs {
-    /// Address to listen on [default: all addresses of the node]
+    /// Listen on this address [default: all addresses of the node]
     #[arg(short = 'a', long, value_name = "IP[%INTERFACE]")]
     pub address: Option<HostAddress>,
 
-    /// Port: 1..=65535
+    /// Port to listen on: 1..=65535
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// A region of so many bytes, 1 to 64M, for remote read (r), write (w) and atomics (a), which need :rights to be
-    /// named; may be given several times [default: 64K:rwa]
+    /// Offer a region of this size, 1..=64M; repeatable [default: 64K:rwa]
+    ///
+    /// Rights: remote read (r), write (w), atomics (a); rw if absent.
     #[arg(long = "region", value_name = "SIZE[:rwa]", value_parser = offer::parse)]
     pub regions: Vec<Region>,
 
@@ -62,20 +65,24 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u16).range(..=i64::from(RECEIVES_MAX)))]
     pub receives: u16,
 
-    /// Bytes of a receive: 1 to 64M; a longer Send ends the connection
+    /// Size of a receive, bytes: 1..=64M
+    ///
+    /// A longer Send ends the connection.
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
     pub receive_size: u64,
 
-    /// Send back what was received, immediate data too
+    /// Send received messages and immediate data back
     #[arg(long)]
     pub echo: bool,
 
-    /// Reads and atomics of a peer that are served at once (IRD): 1..=128
+    /// Limit outstanding Reads and atomics of a peer (IRD): 1..=128
     #[arg(long, value_name = "N", default_value_t = IRD_MAX,
           value_parser = clap::value_parser!(u16).range(1..=i64::from(IRD_MAX)))]
     pub ird: u16,
 
-    /// Atomics and immediate data (RFC 7306); off: they are unexpected opcodes
+    /// Enable atomics and immediate data (RFC 7306)
+    ///
+    /// off: their opcodes are unexpected.
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     pub rfc7306: Switch,
 
@@ -83,24 +90,24 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub listen: ListenOptions,
 
-    /// End when the first connection has ended
+    /// Exit after the first connection
     #[arg(short = '1', long)]
     pub once: bool,
 
-    /// Print a JSON object for each event, one a line, instead of text
-    #[arg(long)]
+    /// Print one JSON object per event and line instead of text
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// Print events and errors only, not the configuration
-    #[arg(short, long)]
+    /// Print events and errors only
+    #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// Log what happens in the node on standard error
-    #[arg(short, long, conflicts_with = "quiet")]
+    /// Log events on standard error
+    #[arg(short, long, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,
 
-    /// Log each frame, with the headers of each layer, on standard error (a lot)
-    #[arg(long, conflicts_with = "quiet")]
+    /// Log every frame with its headers on standard error
+    #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
     pub trace: bool,
 
     /// Transport of its connections.
@@ -151,7 +158,14 @@ impl ServeArgs {
 /// # Errors
 /// The node or its memory could not be opened, listening failed, or a signal was received.
 pub fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    run::run(args, console)
+    let ended = run::run(args, console);
+    if let (Err(failure), true) = (&ended, args.json) {
+        let document =
+            Document::new(event::NAME, Some(failure), serde_json::json!({ "event": "error" }));
+        // Cannot fail: the keys are strings.
+        console.say(document.line().unwrap_or_default());
+    }
+    ended
 }
 
 #[cfg(test)]

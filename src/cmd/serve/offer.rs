@@ -84,7 +84,7 @@ pub fn parse(text: &str) -> Result<Region, String> {
     sorted.sort_unstable();
     sorted.dedup();
     if letters.is_empty() || sorted.len() != rights.to_string().len() {
-        return Err(format!("rights {letters:?}: letters of r, w and a"));
+        return Err(format!("rights {letters:?}: expected letters of r, w and a"));
     }
     Ok(Region { length: parse_size(size)?, rights })
 }
@@ -119,7 +119,7 @@ pub fn private_data(offered: &[Offered], most: usize) -> Result<String, Failure>
     match text.len() <= most {
         true => Ok(text),
         false => Err(Failure::usage(format!(
-            "{} regions: private data of {} bytes, at most {most} fit",
+            "--region: {} regions take {} bytes of private data, expected at most {most}",
             offered.len(),
             text.len()
         ))),

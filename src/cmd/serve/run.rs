@@ -296,8 +296,8 @@ impl<'a> Server<'a> {
         let slots = match self.slots(number) {
             Ok(slots) => slots,
             Err(failure) => {
-                tracing::warn!(peer = ?connector.peer_address(), "turned away: {}", failure.message);
-                turn_away(&connector, b"flue serve: no room");
+                tracing::warn!(peer = ?connector.peer_address(), "client rejected: {}", failure.message);
+                turn_away(&connector, b"flue serve: out of resources");
                 return false;
             }
         };
@@ -388,7 +388,7 @@ impl<'a> Server<'a> {
         let Some(session) = self.sessions.remove(&number) else { return };
         let stats = session.slots.qp.stats();
         let (reason, words) = match (session.ended.reason(), status) {
-            (Some(0), _) => (DisconnectReason(0), "by the peer, in order".to_owned()),
+            (Some(0), _) => (DisconnectReason(0), "graceful disconnect by the peer".to_owned()),
             (Some(code), _) => (DisconnectReason(code), DisconnectReason(code).to_string()),
             (None, status) => not_accepted(status, session.connector.failure()),
         };
@@ -435,7 +435,7 @@ impl<'a> Server<'a> {
         };
         if let Err(status) = answered {
             // A connection that ended in the meantime accepts no posts.
-            tracing::debug!(connection = number, %status, "no answer");
+            tracing::debug!(connection = number, %status, "echo or receive not posted");
         }
     }
 }

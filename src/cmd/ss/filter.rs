@@ -86,7 +86,7 @@ impl States {
             word => {
                 let names: Vec<_> = STATES.iter().map(|(name, _)| *name).collect();
                 Err(Failure::usage(format!(
-                    "state {word:?}: not one of all, connected, synchronized, bucket, big, {}",
+                    "filter: state {word:?}: expected all, connected, synchronized, bucket, big, {}",
                     names.join(", ")
                 )))
             }
@@ -183,7 +183,7 @@ impl Filter {
             None => None,
         };
         match tokens.peek() {
-            Some(word) => Err(Failure::usage(format!("filter: {word:?} is not expected there"))),
+            Some(word) => Err(Failure::usage(format!("filter: unexpected {word:?}"))),
             None => Ok(Self { states: named.unwrap_or(states), place, expression }),
         }
     }
@@ -207,7 +207,7 @@ fn parse_place(word: &str) -> Result<OffloadState, Failure> {
     let place = places.into_iter().find(|place| place.to_string().to_ascii_lowercase() == word);
     place.ok_or_else(|| {
         Failure::usage(format!(
-            "offload {word:?}: not one of inhost, offloading, offloaded, uploading, kernel"
+            "filter: offload {word:?}: expected inhost, offloading, offloaded, uploading or kernel"
         ))
     })
 }
@@ -257,7 +257,7 @@ impl<'a> Tokens<'a> {
     fn next(&mut self, after: &str) -> Result<&'a str, Failure> {
         let word = self
             .peek()
-            .ok_or_else(|| Failure::usage(format!("filter: something has to follow {after:?}")))?;
+            .ok_or_else(|| Failure::usage(format!("filter: no word after {after:?}")))?;
         self.at += 1;
         Ok(word)
     }
@@ -292,14 +292,16 @@ impl<'a> Tokens<'a> {
     fn factor(&mut self) -> Result<Expression, Failure> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(Failure::usage(format!("filter: deeper than {DEPTH_MAX}")));
+            return Err(Failure::usage(format!(
+                "filter: nested too deeply, expected at most {DEPTH_MAX} levels"
+            )));
         }
         let factor = match self.next("the expression")? {
             "not" | "!" => Expression::Not(Box::new(self.factor()?)),
             "(" => {
                 let inner = self.expression()?;
                 if !self.skip(&[")"]) {
-                    return Err(Failure::usage("filter: a parenthesis is not closed"));
+                    return Err(Failure::usage("filter: unclosed parenthesis"));
                 }
                 inner
             }
@@ -314,7 +316,7 @@ impl<'a> Tokens<'a> {
             "sport" | "dport" => {
                 let order = self.next(word)?;
                 let order = Order::parse(order).ok_or_else(|| {
-                    Failure::usage(format!("filter: {word} {order:?}: not a comparison"))
+                    Failure::usage(format!("filter: {word} {order:?}: expected a comparison"))
                 })?;
                 let text = self.next(word)?;
                 let port = parse_port(text.trim_start_matches(':'))?;
@@ -328,17 +330,15 @@ impl<'a> Tokens<'a> {
                         order == Order::Equal
                     }
                     Some(_) => {
-                        return Err(Failure::usage(format!(
-                            "filter: {word}: addresses are equal or not"
-                        )));
+                        return Err(Failure::usage(format!("filter: {word}: expected = or !=")));
                     }
                 };
                 let (prefix, port) = parse_host(self.next(word)?)?;
                 Ok(Expression::Host { ours: word == "src", equal, prefix, port })
             }
             word => Err(Failure::usage(format!(
-                "filter: {word:?} is none of state, exclude, offload, src, dst, sport, dport, not, (; \
-                 state, exclude and offload come first"
+                "filter: {word:?}: expected src, dst, sport, dport, not or (; state, exclude and offload must be \
+                 first"
             ))),
         }
     }
@@ -346,17 +346,14 @@ impl<'a> Tokens<'a> {
 
 fn parse_port(text: &str) -> Result<u16, Failure> {
     text.parse().map_err(|_| {
-        Failure::usage(format!("filter: port {text:?} is no number up to 65535 (no names)"))
+        Failure::usage(format!("filter: port {text:?}: expected 0..=65535; names are not resolved"))
     })
 }
 
 /// Parses `ADDRESS[/PREFIX][:PORT]`, `*`, or `:PORT`.
 fn parse_host(text: &str) -> Result<(Option<IpNet>, Option<u16>), Failure> {
-    let wrong = || {
-        Failure::usage(format!(
-            "filter: host {text:?} is not ADDRESS, ADDRESS/PREFIX, with :PORT behind it or not"
-        ))
-    };
+    let wrong =
+        || Failure::usage(format!("filter: host {text:?}: expected ADDRESS[/PREFIX][:PORT]"));
     let (host, port) = match text.rsplit_once(':') {
         // An IPv6 address without brackets has no port.
         Some((host, _)) if host.contains(':') && !host.ends_with(']') && !host.contains("]/") => {

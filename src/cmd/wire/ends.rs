@@ -107,9 +107,9 @@ fn entering_failed(path: &Path, error: &io::Error) -> Failure {
     let text = format!("network namespace {}: {error}", path.display());
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => {
-            Failure::lacking(text).with_hint("entering a namespace needs CAP_SYS_ADMIN there")
+            Failure::lacking(text).with_hint("run with CAP_SYS_ADMIN in that namespace")
         }
-        Some(Errno::INVAL) => Failure::work(format!("{text} (it is no network namespace)")),
+        Some(Errno::INVAL) => Failure::work(format!("{text}: expected a network namespace")),
         _ => Failure::work(text),
     }
 }
@@ -121,7 +121,7 @@ impl End {
     }
 
     pub(super) fn describe(&self) -> String {
-        let header = if self.vnet_header { "super-segments" } else { "plain frames" };
+        let header = if self.vnet_header { "GSO packets" } else { "plain frames" };
         format!("{} ({header})", self.tap)
     }
 

@@ -72,7 +72,7 @@ impl Setting {
             "rate" if value == "unlimited" => Self::Rate(None),
             "rate" => Self::Rate(Some(value.parse().map_err(why)?)),
             "queue" | "limit" => Self::Queue(value.parse().map_err(why)?),
-            _ => return Err(format!("{key:?}: not one of {KEYS}")),
+            _ => return Err(format!("{key:?}: expected one of {KEYS}")),
         })
     }
 }
@@ -84,7 +84,7 @@ impl FromStr for Overrides {
         let words = text.split([',', ' ']).filter(|word| !word.is_empty());
         let setting = |word: &str| match word.split_once('=') {
             Some((key, value)) => Setting::parse(key, value),
-            None => Err(format!("{word:?}: not KEY=VALUE, such as drop=1")),
+            None => Err(format!("{word:?}: expected KEY=VALUE, such as drop=1")),
         };
         let settings = words.map(setting).collect::<Result<_, _>>()?;
         Ok(Self { text: text.to_owned(), settings })

@@ -73,7 +73,8 @@ impl Run {
             let descriptor = wire.link(end).descriptor().ok_or(io::ErrorKind::Unsupported)?;
             descriptor.try_clone_to_owned()
         };
-        let failed = |error: io::Error| Failure::work(format!("descriptor of a TAP: {error}"));
+        let failed =
+            |error: io::Error| Failure::work(format!("TAP: duplicate the descriptor: {error}"));
         let ends =
             [descriptor(WireEnd::A).map_err(failed)?, descriptor(WireEnd::B).map_err(failed)?];
         Ok(Self { wire, ends, stop, origin: Instant::now() })
@@ -150,5 +151,5 @@ fn removed(config: &WireConfig, at: WireEnd, error: &io::Error) -> Failure {
         WireEnd::A => &config.a,
         WireEnd::B => &config.b,
     };
-    Failure::work(format!("{}: the TAP is gone: {error}", end.tap))
+    Failure::work(format!("TAP {}: removed: {error}", end.tap))
 }

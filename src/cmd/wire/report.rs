@@ -49,13 +49,13 @@ impl StatsReporter {
     }
 }
 
-/// Returns a line such as `A to B 94.1 Mbit/s, 8123 frames, 3 lost, 0 full`.
+/// Returns a line such as `A to B 94.1 Mbit/s, 8123 frames, 3 dropped, 0 queue full`.
 fn line(name: &str, now: LaneStats, before: LaneStats, passed: Duration) -> String {
     let rate =
         rate_of(now.bytes_out - before.bytes_out, passed).map_or_else(String::new, format_rate);
     let (frames, lost) = (now.frames_out - before.frames_out, now.lost - before.lost);
     let full = now.queue_full - before.queue_full;
-    format!("{name} {rate:>11}, {frames:>7} frames, {lost:>5} lost, {full:>5} queue full")
+    format!("{name} {rate:>11}, {frames:>7} frames, {lost:>5} dropped, {full:>5} queue full")
 }
 
 /// Prints the summary. `unfetched`: frames that the kernel dropped before either end.
@@ -72,14 +72,14 @@ pub(super) fn summary(
         ("bytes in", right),
         ("frames out", right),
         ("bytes out", right),
-        ("lost", right),
+        ("dropped", right),
         ("queue full", right),
-        ("doubled", right),
+        ("duplicated", right),
         ("reordered", right),
         ("corrupted", right),
-        ("other loss", right),
-        ("on the way", right),
-        ("not fetched", right),
+        ("other drops", right),
+        ("in flight", right),
+        ("TAP drops", right),
     ]);
     let mut document = json!({ "duration_ns": nanos(elapsed) });
     for ((from, name), unfetched) in DIRECTIONS.into_iter().zip(unfetched) {
@@ -95,10 +95,10 @@ pub(super) fn summary(
         "p99_ns": quantile(0.99).map(nanos),
         "max_ns": nanos(late.max()),
     });
-    console.say(format_args!("{table}in {}", format_duration(elapsed)));
+    console.say(format_args!("{table}duration: {}", format_duration(elapsed)));
     if let (Some(half), Some(most)) = (quantile(0.5), quantile(0.99)) {
         console.say(format_args!(
-            "{} frames were held; half of them left within {} of their time, 99 % within {}, all within {}",
+            "lateness of {} delayed frames: p50 {}, p99 {}, max {}",
             late.count(),
             format_duration(half),
             format_duration(most),

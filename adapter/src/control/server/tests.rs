@@ -202,14 +202,14 @@ fn invalid_request_is_answered_by_its_problem() {
     let too_long = vec![b'['; REQUEST_BYTES_MAX + 1];
     let nested = [vec![b'['; 4000], b"\n".to_vec()].concat();
     let cases: [(&[u8], &str); 8] = [
-        (b"\n", "not a request"),
-        (b"\xff\xfe\n", "not a request"),
-        (b"GET / HTTP/1.1\r\n\r\n", "not a request"),
-        (b"{\"flue_control\":1}\n", "not a request"),
-        (b"{\"flue_control\":1,\"request\":\"reboot\"}\n", "not a request"),
-        (b"{\"flue_control\":2,\"request\":\"list\"}\n", "version 2; this node speaks 1"),
+        (b"\n", "invalid request"),
+        (b"\xff\xfe\n", "invalid request"),
+        (b"GET / HTTP/1.1\r\n\r\n", "invalid request"),
+        (b"{\"flue_control\":1}\n", "invalid request"),
+        (b"{\"flue_control\":1,\"request\":\"reboot\"}\n", "invalid request"),
+        (b"{\"flue_control\":2,\"request\":\"list\"}\n", "version 2, expected 1"),
         (&too_long, "at most 4096 bytes"),
-        (&nested, "not a request"),
+        (&nested, "invalid request"),
     ];
     for (request, word) in cases {
         let line = raw(&control, request);

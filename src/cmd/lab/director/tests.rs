@@ -168,6 +168,6 @@ fn negotiated_parameters_are_printed() {
     let text = printed(&mut director);
     assert_eq!(
         text,
-        "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -; FPDUs: one a segment"
+        "B  MPA revision 2, CRC on, markers off, IRD 16, ORD -, FPDUs one per segment"
     );
 }

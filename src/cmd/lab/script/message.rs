@@ -170,15 +170,15 @@ impl Control {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ScriptError {
     /// Malformed control message.
-    #[error("lab: control message with wrong {0}")]
+    #[error("lab: control message: invalid {0}")]
     Malformed(&'static str),
     /// Message that is unexpected in this state.
-    #[error("lab: {0} does not fit here")]
+    #[error("lab: unexpected {0}")]
     Unexpected(&'static str),
     /// Number beyond its limit.
-    #[error("lab: {0} is beyond its limit")]
+    #[error("lab: {0}: limit exceeded")]
     Limit(&'static str),
     /// Digest mismatch between source and sink.
-    #[error("{0}: SHA-256 of what arrived differs from what was sent")]
+    #[error("{0}: SHA-256 of received data differs from that of the file")]
     DigestMismatch(TransferKind),
 }

@@ -110,7 +110,7 @@ pub(super) fn ping(
             _ => Awaited::Requests(session.posted),
         };
         if !session.await_event(phase, awaited)? {
-            return Err(Failure::work("the server has spoken in the middle of a phase"));
+            return Err(Failure::work("peer: message within a phase"));
         }
         let now = Instant::now();
         let nanos = (now - before).as_nanos() as u64;
@@ -152,7 +152,7 @@ pub(super) fn pong(
                     Ok(messages)
                 }
                 Some(message) => Err(message.out_of_turn("End")),
-                None => Err(Failure::work("no message where one had come")),
+                None => Err(Failure::work("peer: completion without a message")),
             };
         }
         *number = expected;

@@ -233,7 +233,7 @@ impl Region {
                 pattern(begin + from, wanted);
                 if let Some(at) = found.iter().zip(wanted.iter()).position(|(a, b)| a != b) {
                     return Err(Failure::work(format!(
-                        "data differs: slot {slot}, byte {}: {:#04x}, not {:#04x}",
+                        "data: slot {slot}, byte {}: received {:#04x}, expected {:#04x}",
                         from + at as u64,
                         found[at],
                         wanted[at]

@@ -57,7 +57,7 @@ pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Conn
 /// Returns the failure for a connection that the peer ended.
 pub(super) fn peer_disconnected(reason: u32) -> Failure {
     let why = DisconnectReason(reason);
-    Failure::work(format!("the connection has ended in the middle: {why}"))
+    Failure::work(format!("connection: closed before the end of the measurement: {why}"))
 }
 
 /// Accepted connection and its queue.
@@ -219,8 +219,7 @@ impl PerfNode {
             Ok(peer_queue) => Ok((connector, peer_queue)),
             Err(failure) => {
                 let _ = connector.close(|| {});
-                let hint =
-                    "is there a flue perf server of the same kind, and not with another client?";
+                let hint = "start a flue perf server of the same kind there; it serves one client at a time";
                 Err(failure.with_hint(hint))
             }
         }
@@ -317,7 +316,7 @@ fn queue_of(connector: &Connector) -> Result<usize, Failure> {
     match connector.connection_data(Some(&mut octets)) {
         (NtStatus::SUCCESS, 0 | 1, _) => Ok(octets[0].into()),
         (status, length, _) => Err(Failure::work(format!(
-            "the peer's Reply: {length} octets of private data ({status})"
+            "peer: Reply with {length} octets of private data ({status})"
         ))),
     }
 }

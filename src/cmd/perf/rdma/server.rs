@@ -67,15 +67,15 @@ fn next_client(
 ) -> Result<(Opening, AcceptedConnection), Failure> {
     loop {
         let Some(accepted) = node.wait(None, || incoming.try_recv().ok())? else {
-            return Err(Failure::work("nobody comes"));
+            return Err(Failure::work("no client connected"));
         };
         let why = match opening_of(&accepted.connector) {
             Ok(opening) if opening.role == Role::Control => return Ok((opening, accepted)),
-            Ok(_) => Failure::work("a connection for data of a session that is over"),
+            Ok(_) => Failure::work("data connection of an earlier session"),
             Err(failure) => failure,
         };
-        turn_away(&accepted.connector, b"flue perf: not a client");
-        console.remark(format_args!("turned away: {why}"));
+        turn_away(&accepted.connector, b"flue perf: invalid request");
+        console.remark(format_args!("client rejected: {why}"));
     }
 }
 
@@ -156,7 +156,7 @@ fn converse(
                 if size_bytes == 0 || size_bytes > session.parameters.size_max_bytes {
                     let most = session.parameters.size_max_bytes;
                     return Err(Failure::work(format!(
-                        "a size of {size_bytes} bytes, not within 1..={most} as agreed"
+                        "size of {size_bytes} bytes, expected 1 to {most}"
                     )));
                 }
                 session.prepare(size_bytes)?;
@@ -197,7 +197,9 @@ fn accept_lanes(
             return Err(session.dialogue.no_reply());
         }
         if waited.is_none() || Instant::now() > until {
-            return Err(Failure::work(format!("{done} of {wanted} connections have come")));
+            return Err(Failure::work(format!(
+                "{done} connections within the time limit, expected {wanted}"
+            )));
         }
         while let Ok(one) = incoming.try_recv() {
             match opening_of(&one.connector) {

@@ -101,7 +101,7 @@ impl<'n> Dialogue<'n> {
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
             Some(status) => Err(not_accepted("accept", status, self.connector.as_ref())),
-            None => Err(Failure::work("accept: the client does not complete the connection")),
+            None => Err(Failure::work("accept: the client did not complete the connection")),
         }
     }
 
@@ -173,9 +173,7 @@ impl<'n> Dialogue<'n> {
     pub(super) fn no_reply(&self) -> Failure {
         match self.ended.reason() {
             Some(reason) => peer_disconnected(reason),
-            None => {
-                Failure::work(format!("no word from the peer for {} s", ANSWER_LIMIT.as_secs()))
-            }
+            None => Failure::work(format!("peer: no message for {} s", ANSWER_LIMIT.as_secs())),
         }
     }
 
@@ -274,7 +272,7 @@ impl<'n> Session<'n> {
         let cq_depth = u32::try_from(cq_depth).ok().filter(|depth| *depth <= limit);
         let Some(cq_depth) = cq_depth else {
             return Err(Failure::work(format!(
-                "{} connections of depth {} need more than the {limit} entries of a completion queue",
+                "--connections {} --depth {}: more than the {limit} entries of a completion queue: reduce one",
                 parameters.connections, parameters.depth
             )));
         };
@@ -361,7 +359,7 @@ impl<'n> Session<'n> {
                 lane.connector = Some(connector);
                 let token = peer.tokens.get(peer_queue).copied();
                 token.ok_or_else(|| {
-                    Failure::work(format!("the peer has no memory of its queue {peer_queue}"))
+                    Failure::work(format!("peer: no memory of its queue {peer_queue}"))
                 })
             });
             lane.peer_token = connected.map_err(|failure| {
@@ -483,7 +481,7 @@ impl<'n> Session<'n> {
         match result.operation {
             OperationType::ReceiveImmediate if found == wanted => Ok(()),
             operation => Err(Failure::work(format!(
-                "immediate data differs: {operation} of {found:#x}, not of {wanted:#x}"
+                "immediate data: {operation}: received {found:#x}, expected {wanted:#x}"
             ))),
         }
     }
@@ -715,7 +713,7 @@ impl<'n> Session<'n> {
         let sum = (self.added > 0).then(|| (self.region.word(layout.sink_at), self.added));
         for (is, should) in found.iter().chain(&sum) {
             if is != should {
-                return Err(Failure::work(format!("a word differs: {is}, not {should}")));
+                return Err(Failure::work(format!("data: received {is}, expected {should}")));
             }
         }
         Ok(found.or(sum).map(|_| true))

@@ -31,7 +31,7 @@ pub(super) fn run<S: Stack>(
     reporter.peers(local, peer);
     let hello = Message::Hello { parameters: plan.parameters.clone(), memory: None };
     send_message(stack, &mut control, &hello)?;
-    let hint = "is it a flue perf server, and of the same kind?";
+    let hint = "start a flue perf server of the same kind there";
     match receive_message(stack, &mut control).map_err(|failure| failure.with_hint(hint))? {
         Message::Welcome { version, .. } => reporter.peer_version(version),
         message => return Err(message.out_of_turn("Welcome")),
@@ -138,7 +138,7 @@ impl Run<'_> {
         data: &mut [S::Conn],
         phase: &mut Phase<'_, '_, '_>,
     ) -> Result<u64, Failure> {
-        let [conn, ..] = data else { return Err(Failure::work("no connection for data")) };
+        let [conn, ..] = data else { return Err(Failure::work("data connection: missing")) };
         let mut buffer = vec![0x5a; self.size_bytes as usize];
         let last = buffer.len() - 1;
         let limit = exchange_limit(self.plan.kind);
@@ -194,7 +194,9 @@ impl Run<'_> {
                     failed_in_a_row += 1;
                     // The server ends its phase with the last connection, so a failed last connection is repeated.
                     if failed_in_a_row >= FAILURES_MAX {
-                        return Err(failure.at(&format!("{FAILURES_MAX} connections in a row")));
+                        return Err(
+                            failure.at(&format!("{FAILURES_MAX} consecutive connections failed"))
+                        );
                     }
                 }
             }
@@ -218,7 +220,7 @@ impl Run<'_> {
         let mut echo = [!byte];
         stack.read(&mut conn, &mut echo, limit)?;
         if echo != [byte] {
-            return Err(Failure::work("the echo differs from what was sent"));
+            return Err(Failure::work("echo: differs from the data sent"));
         }
         phase.offloaded += u64::from(stack.is_offloaded(&conn));
         stack.close(conn, limit)

@@ -104,7 +104,7 @@ impl Kernel {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(Failure::work("kernel TCP: the peer does not answer in time"));
+            return Err(Failure::work("kernel TCP: no data from the peer within the time limit"));
         }
         match self.waiting {
             Waiting::Spin => self.interrupted(),
@@ -196,7 +196,7 @@ impl Stack for Kernel {
         while filled < buffer.len() {
             match conn.stream.read(&mut buffer[filled..]) {
                 Ok(0) => {
-                    return Err(Failure::work("kernel TCP: the peer has closed the connection"));
+                    return Err(Failure::work("kernel TCP: connection closed by the peer"));
                 }
                 Ok(count) => filled += count,
                 Err(error) if is_not_ready(&error) => {
@@ -342,7 +342,7 @@ fn receive(
     let mut moved = false;
     for _ in 0..calls {
         match socket.stream.read(buffer) {
-            Ok(0) => return Err(Failure::work("kernel TCP: the peer has closed the connection")),
+            Ok(0) => return Err(Failure::work("kernel TCP: connection closed by the peer")),
             Ok(count) => {
                 bulk.received_bytes += count as u64;
                 moved = true;

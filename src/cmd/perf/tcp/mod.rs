@@ -166,7 +166,7 @@ fn receive_message<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Messag
     let length = u32::from_be_bytes(length) as usize;
     if length > MESSAGE_BYTES_MAX {
         return Err(Failure::work(format!(
-            "the peer says {length} bytes at once, above {MESSAGE_BYTES_MAX}: not flue perf?"
+            "peer: message of {length} bytes, expected at most {MESSAGE_BYTES_MAX}: not flue perf?"
         )));
     }
     let mut octets = vec![0; length];

@@ -53,16 +53,16 @@ fn next_client<S: Stack>(
 ) -> Result<(u64, S::Conn), Failure> {
     loop {
         let Some(mut conn) = stack.accept(None)? else {
-            return Err(Failure::work("nobody comes"));
+            return Err(Failure::work("no client connected"));
         };
         let why = match opening_of(stack, &mut conn) {
             Ok(opening) if opening.role == Role::Control => return Ok((opening.session, conn)),
-            Ok(_) => Failure::work("a connection for data of a session that is over"),
+            Ok(_) => Failure::work("data connection of an earlier session"),
             Err(failure) => failure,
         };
         stack.interrupted()?;
         reject(stack, conn);
-        console.remark(format_args!("turned away: {why}"));
+        console.remark(format_args!("client rejected: {why}"));
     }
 }
 
@@ -149,7 +149,7 @@ impl<C> ClientSession<C> {
                     if size_bytes == 0 || size_bytes > self.parameters.size_max_bytes {
                         let most = self.parameters.size_max_bytes;
                         return Err(Failure::work(format!(
-                            "a size of {size_bytes} bytes, not within 1..={most} as agreed"
+                            "size of {size_bytes} bytes, expected 1 to {most}"
                         )));
                     }
                     self.size_bytes = size_bytes;
@@ -184,7 +184,9 @@ impl<C> ClientSession<C> {
         while accepted.len() < wanted {
             let Some(mut conn) = stack.accept(Some(ANSWER_LIMIT))? else {
                 let accepted = accepted.len();
-                return Err(Failure::work(format!("{accepted} of {wanted} connections have come")));
+                return Err(Failure::work(format!(
+                    "{accepted} connections within the time limit, expected {wanted}"
+                )));
             };
             match opening_of(stack, &mut conn) {
                 Ok(opening) if opening.role == Role::Data && opening.session == self.session => {
@@ -232,7 +234,7 @@ impl<C> ClientSession<C> {
     fn requests<S: Stack<Conn = C>>(&mut self, stack: &mut S) -> Result<(), Failure> {
         let limit = exchange_limit(self.parameters.kind);
         let [conn, ..] = &mut self.data[..] else {
-            return Err(Failure::work("no connection for data"));
+            return Err(Failure::work("data connection: missing"));
         };
         let mut buffer = vec![0; self.size_bytes as usize];
         loop {
@@ -254,7 +256,9 @@ impl<C> ClientSession<C> {
                 Err(failure) => {
                     failures += 1;
                     if failures >= FAILURES_MAX {
-                        return Err(failure.at(&format!("{FAILURES_MAX} connections in a row")));
+                        return Err(
+                            failure.at(&format!("{FAILURES_MAX} consecutive connections failed"))
+                        );
                     }
                 }
             }
@@ -264,7 +268,7 @@ impl<C> ClientSession<C> {
     fn connection<S: Stack<Conn = C>>(&self, stack: &mut S) -> Result<u8, Failure> {
         let limit = exchange_limit(self.parameters.kind);
         let Some(mut conn) = stack.accept(Some(limit))? else {
-            return Err(Failure::work("no connection comes"));
+            return Err(Failure::work("no connection within the time limit"));
         };
         let mut byte = [0];
         stack.read(&mut conn, &mut byte, limit)?;

@@ -158,11 +158,11 @@ impl NodeStack {
 
 /// Returns the reason why a stream can be neither read nor written.
 fn ended(status: Option<StreamStatus>) -> Option<Failure> {
-    let Some(status) = status else { return Some(Failure::work("TCP: the connection is gone")) };
+    let Some(status) = status else { return Some(Failure::work("TCP: connection not found")) };
     match status.error {
         Some(error) => Some(Failure::work(format!("TCP: {error}"))),
         None if status.closed || (status.peer_closed && status.unread == 0) => {
-            Some(Failure::work("TCP: the peer has closed the connection"))
+            Some(Failure::work("TCP: connection closed by the peer"))
         }
         None => None,
     }
@@ -182,7 +182,7 @@ impl Stack for NodeStack {
                 Some(Err(error)) => {
                     return Err(Failure::work(format!("listen on port {port}: {error}")));
                 }
-                None => return Err(Failure::work(format!("listen on port {port}: no answer"))),
+                None => return Err(Failure::work(format!("listen on port {port}: no reply"))),
             }
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Stack for NodeStack {
                 self.forget(queue, handle);
                 Err(failure)
             }
-            None => Err(Failure::work(format!("connect to {remote}: no answer"))),
+            None => Err(Failure::work(format!("connect to {remote}: no reply"))),
         }
     }
 
@@ -260,7 +260,11 @@ impl Stack for NodeStack {
                 conn.rest = match received {
                     Some(Ok(data)) => data,
                     Some(Err(failure)) => return Err(failure),
-                    None => return Err(Failure::work("TCP: the peer does not answer in time")),
+                    None => {
+                        return Err(Failure::work(
+                            "TCP: no data from the peer within the time limit",
+                        ));
+                    }
                 };
             }
             let count = conn.rest.len().min(buffer.len() - filled);
@@ -322,7 +326,7 @@ impl Stack for NodeStack {
             while streams.receive(now, connections, handle).is_some() {}
             streams.status(handle).is_none_or(|it| it.peer_closed || it.closed).then_some(())
         })?;
-        closed.ok_or_else(|| Failure::work("TCP: the peer does not close in time"))
+        closed.ok_or_else(|| Failure::work("TCP: no FIN from the peer within the time limit"))
     }
 
     fn close(&mut self, mut conn: Stream, limit: Duration) -> Result<(), Failure> {
@@ -342,7 +346,7 @@ impl Stack for NodeStack {
         self.forget(queue, handle);
         match ended? {
             Some(()) => Ok(()),
-            None => Err(Failure::work("TCP: our FIN is not acknowledged in time")),
+            None => Err(Failure::work("TCP: FIN not acknowledged within the time limit")),
         }
     }
 
@@ -381,7 +385,7 @@ fn move_bytes(
 ) -> Result<(), Failure> {
     let handle = stream.handle;
     let Some(status) = streams.status(handle) else {
-        return Err(Failure::work("TCP: the connection is gone"));
+        return Err(Failure::work("TCP: connection not found"));
     };
     if let Some(failure) = ended(Some(status)) {
         return Err(failure);

@@ -115,25 +115,25 @@ fn invalid_filter_is_reported() {
         ("state", "state"),
         ("state nowhere", "nowhere"),
         ("dport", "dport"),
-        ("dport 22", "not a comparison"),
+        ("dport 22", "expected a comparison"),
         ("dport = http", "http"),
         ("dport = :70000", "70000"),
         ("dst = nowhere", "nowhere"),
         ("dst 10.0.0.1/33", "10.0.0.1/33"),
-        ("dst > 10.0.0.1", "equal or not"),
+        ("dst > 10.0.0.1", "expected = or !="),
         ("( dport = :22", "parenthesis"),
         ("dport = :22 )", ")"),
         ("dport = :22 and", "expression"),
         ("offload there", "there"),
         ("port = :22", "port"),
-        ("dport = :22 state established", "come first"),
+        ("dport = :22 state established", "must be first"),
     ] {
         let failure = parse(text).expect_err(text);
         assert_eq!(failure.kind, Kind::Usage, "{text}");
         assert!(failure.message.contains(word), "{text}: {word:?} is not in {failure}");
     }
     let deep = "( ".repeat(DEPTH_MAX + 1);
-    assert!(parse(&deep).unwrap_err().message.contains("deeper than 32"));
+    assert!(parse(&deep).unwrap_err().message.contains("at most 32 levels"));
 }
 
 proptest! {
