@@ -25,6 +25,7 @@
 mod fpdus;
 mod memory;
 mod message;
+mod request;
 
 use alloc::{collections::VecDeque, vec::Vec};
 
