@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf};
 use clap::Args;
 use flue_adapter::{
     AdapterOptions, MpaOptions, NodeOptions, SocketsOptions, TransportOptions,
-    control::{place::ControlPlace, server::Control},
+    control::{server::Control, socket_path::ControlSocketPath},
     random_seed,
 };
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, CallError, blocking::Wait};
@@ -45,7 +45,7 @@ pub fn resolve(
     if transport == Transport::Tap {
         return Ok(on_node(node.resolve_on(QueueOptions { queues })?, mpa));
     }
-    let control = Some(ControlPlace::resolve(node.control.as_deref()));
+    let control = Some(ControlSocketPath::resolve(node.control.as_deref()));
     let node = NodeOptions { queues, ..node.node.clone() };
     let mut transport = TransportOptions::new(transport, node)?;
     if let TransportOptions::Sockets(SocketsOptions { seed, .. }) = &mut transport {
@@ -71,7 +71,7 @@ struct SocketsSetup<'a> {
     transport: Transport,
     pcap: Option<&'a PathBuf>,
     seed: Option<u64>,
-    control: ControlPlace,
+    control: ControlSocketPath,
 }
 
 impl fmt::Display for SocketsSetup<'_> {
@@ -88,7 +88,7 @@ impl fmt::Display for SocketsSetup<'_> {
 
 /// Prints the configuration of an adapter: its transport and its control socket.
 pub(crate) fn show(options: &AdapterOptions, console: &mut Console<'_>) {
-    let control = options.control.clone().unwrap_or_else(|| ControlPlace::resolve(None));
+    let control = options.control.clone().unwrap_or_else(|| ControlSocketPath::resolve(None));
     match &options.transport {
         TransportOptions::Sockets(SocketsOptions { pcap, seed }) => {
             let (transport, pcap) = (Transport::Kernel, pcap.as_ref());

@@ -32,7 +32,7 @@ use crate::{
     },
     control::message::Destination,
     failure::{Failure, exit_status_help, failure_status_help},
-    options::Quietness,
+    options::OutputArgs,
     report::{
         Body, Console, Document, DocumentTo, ERROR, Style,
         stdout::{self, Stdout},
@@ -75,33 +75,33 @@ pub enum Command {
 
 impl Command {
     /// Returns the command name, its quietness, the destination of its JSON document, and true if events are logged.
-    const fn quietness(&self) -> (&'static str, Quietness, DocumentTo, bool) {
+    const fn output_args(&self) -> (&'static str, OutputArgs, DocumentTo, bool) {
         match self {
             Self::Bench(_) => (
                 "bench",
-                Quietness { quiet: true, trace: false, json: false },
+                OutputArgs { quiet: true, trace: false, json: false },
                 DocumentTo::Stdout,
                 false,
             ),
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
-                (lab::NODE_COMMAND, args.quietness(), DocumentTo::Stderr, args.verbose)
+                (lab::NODE_COMMAND, args.output_args(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
-            Self::Perf(args) => ("perf", args.quietness(), DocumentTo::Stdout, args.verbose),
+            Self::Perf(args) => ("perf", args.output_args(), DocumentTo::Stdout, args.verbose),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
             // The program started by `flue run` owns the output.
             Self::Run(_) => (
                 "run",
-                Quietness { quiet: true, trace: false, json: false },
+                OutputArgs { quiet: true, trace: false, json: false },
                 DocumentTo::Stdout,
                 false,
             ),
-            Self::Serve(args) => ("serve", args.quietness(), DocumentTo::Stdout, args.verbose),
-            Self::Ss(args) => ("ss", args.quietness(), DocumentTo::Stdout, false),
+            Self::Serve(args) => ("serve", args.output_args(), DocumentTo::Stdout, args.verbose),
+            Self::Ss(args) => ("ss", args.output_args(), DocumentTo::Stdout, false),
             Self::Upload(args) => ("upload", args.common.output, DocumentTo::Stdout, false),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
             Self::WiresharkProfile(args) => {
@@ -143,7 +143,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let (name, output, document_to, verbose) = command.quietness();
+    let (name, output, document_to, verbose) = command.output_args();
     start_log(output, verbose);
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
@@ -214,7 +214,7 @@ fn refuse(
     failure.exit_status()
 }
 
-fn start_log(output: Quietness, verbose: bool) {
+fn start_log(output: OutputArgs, verbose: bool) {
     let level = match (output.trace, verbose, output.quiet) {
         (true, _, _) => LevelFilter::TRACE,
         (_, true, _) => LevelFilter::DEBUG,

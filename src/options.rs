@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use flue_adapter::{MpaAcceptOptions, MpaOptions, Rtr, Switch};
 
-use crate::{control::place::ControlPlace, failure::Failure};
+use crate::{control::socket_path::ControlSocketPath, failure::Failure};
 
 /// The node of a command.
 #[derive(Args, Clone, Debug)]
@@ -58,7 +58,7 @@ pub struct NodeSetup {
     #[serde(flatten)]
     pub node: NodeOptions,
     /// Control socket of the node.
-    pub control: ControlPlace,
+    pub control: ControlSocketPath,
 }
 
 impl fmt::Display for NodeSetup {
@@ -113,7 +113,7 @@ impl NodeArgs {
     /// # Errors
     /// [`Failure::usage`] with the option and its limit.
     pub fn resolve(&self) -> Result<NodeSetup, Failure> {
-        let control = ControlPlace::resolve(self.control.as_deref());
+        let control = ControlSocketPath::resolve(self.control.as_deref());
         Ok(NodeSetup { node: self.node.clone().completed()?, control })
     }
 
@@ -143,10 +143,10 @@ impl NodeArgs {
     }
 }
 
-/// Amount and form of a command's output. Commands that give `-v` a meaning of their own take [`Quietness`] alone.
+/// Amount and form of a command's output. Commands that give `-v` a meaning of their own take [`OutputArgs`] alone.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Output")]
-pub struct Quietness {
+pub struct OutputArgs {
     /// Print results and errors only
     #[arg(short, long)]
     pub quiet: bool,

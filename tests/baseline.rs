@@ -107,7 +107,7 @@ flue_test_support::tests! { NEEDS;
     smoltcp_pair => drop(bandwidth("smoltcp-pair"));
     smoltcp_rtt => latency("smoltcp-rtt");
 
-    a_frame_that_no_tap_takes_is_refused => {
+    oversized_frame_is_refused => {
         let (output, document) = run("tap-bw --frame 1515");
         assert_eq!(output.status.code(), Some(2));
         assert!(document["error"]["message"].as_str().is_some_and(|text| text.contains("64 to 1514")));

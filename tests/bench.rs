@@ -121,7 +121,7 @@ fn two_rows_and_their_documents() {
 }
 
 #[test]
-fn a_signal_ends_it_keeps_what_there_is_and_leaves_nothing() {
+fn signal_ends_bench_keeps_results_and_removes_namespaces() {
     if lacks(NEEDS) {
         return;
     }
@@ -142,7 +142,7 @@ fn a_signal_ends_it_keeps_what_there_is_and_leaves_nothing() {
 }
 
 #[test]
-fn sudden_death_leaves_nothing() {
+fn kill_leaves_nothing() {
     if lacks(NEEDS) {
         return;
     }
@@ -180,7 +180,7 @@ fn children_of(pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn what_makes_no_sense_is_status_2() {
+fn usage_errors_have_status_2() {
     let status = |line: &str| {
         let output = Command::new(FLUE).arg("bench").args(line.split(' ')).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -199,7 +199,7 @@ fn what_makes_no_sense_is_status_2() {
 }
 
 #[test]
-fn the_list_names_what_can_be_asked_for() {
+fn list_names_selectable_groups() {
     let output = Command::new(FLUE).args(["bench", "--list"]).output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();

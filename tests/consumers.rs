@@ -35,7 +35,7 @@ const WINDOW: usize = 1 << 20;
 fn host(switch: &Switch, index: usize, vnet: VnetMode) -> Host {
     let name = format!("tap{index}");
     let options = TapOptions::new(&name, 1500, vnet);
-    let opened = switch.plug(&name, || open_tap(&options)).unwrap();
+    let opened = switch.attach(&name, || open_tap(&options)).unwrap();
     ends::start(index, Box::new(opened.link))
 }
 
@@ -114,7 +114,7 @@ fn consumers_share_an_address(vnet: VnetMode) {
 }
 
 #[test]
-fn consumers_share_an_address_with_super_segments() {
+fn consumers_share_an_address_with_gso_packets() {
     consumers_share_an_address(VnetMode::On);
 }
 

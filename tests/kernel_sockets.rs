@@ -132,7 +132,7 @@ fn perf_of_each_kind() {
 }
 
 #[test]
-fn the_lab_between_namespaces() {
+fn lab_runs_between_namespaces() {
     if lacks(NEEDS) {
         return;
     }
@@ -150,7 +150,7 @@ fn the_lab_between_namespaces() {
 
 // An unprivileged user in a container without /dev/net/tun or user namespaces: the lab runs over loopback.
 #[test]
-fn the_lab_of_nobody() {
+fn lab_runs_without_privileges() {
     if lacks(NEEDS) || lacks(&[Need::InitialRoot, Need::Tool("setpriv"), Need::Tool("unshare")]) {
         return;
     }
@@ -178,7 +178,7 @@ fn the_lab_of_nobody() {
 
 // The surviving peer detects the end of the connection, for every kind of process exit.
 #[test]
-fn an_end_is_seen_by_the_peer() {
+fn end_is_reported_to_peer() {
     if lacks(NEEDS) {
         return;
     }
@@ -252,7 +252,7 @@ fn options_of_nodes_are_refused() {
 
 // Unreachable peer: the kernel gives up, and flue reports the timeout.
 #[test]
-fn a_peer_that_is_gone() {
+fn unreachable_peer_times_out() {
     if lacks(NEEDS) {
         return;
     }
@@ -274,7 +274,7 @@ fn a_peer_that_is_gone() {
     assert!(said.contains("flue perf: ") && said.contains("TCP"), "{said}");
 }
 
-/// Connections of [`a_wire_that_loses`], the number that carry data, and the bytes per direction of each.
+/// Connections of [`lossy_wire`], the number that carry data, and the bytes per direction of each.
 const CONNECTIONS: usize = 1000;
 const LANES: usize = 50;
 const LANE_BYTES: usize = 2 << 20;
@@ -361,31 +361,36 @@ impl End {
 }
 
 /// Out-of-band exchange between the two endpoints.
-struct Aside {
-    tell: Sender<(u64, u32)>,
-    hear: Receiver<(u64, u32)>,
+struct SideChannel {
+    outgoing: Sender<(u64, u32)>,
+    incoming: Receiver<(u64, u32)>,
 }
 
 /// Runs one endpoint from connection setup to the digest.
-fn one_end(seeds: [u64; 2], server: Option<SocketAddr>, up: &Sender<SocketAddr>, aside: &Aside) {
+fn one_end(
+    seeds: [u64; 2],
+    server: Option<SocketAddr>,
+    up: &Sender<SocketAddr>,
+    side_channel: &SideChannel,
+) {
     let end = End::connect(seeds[0], server, up);
     for (qp, _) in &end.pairs[..LANES] {
         // The word is stored after the send and receive areas.
         let address = end.buffer.address() + (2 * LANES * LANE_BYTES) as u64;
         qp.receive(2, &[Sge { address, length: WORD_BYTES, token: end.token }]).unwrap();
     }
-    aside.tell.send((end.buffer.address(), end.token)).unwrap();
-    let peer = aside.hear.recv_timeout(LIMIT).unwrap();
+    side_channel.outgoing.send((end.buffer.address(), end.token)).unwrap();
+    let peer = side_channel.incoming.recv_timeout(LIMIT).unwrap();
     end.exchange(peer);
     end.assert_received(seeds[1]);
     // Neither endpoint disconnects before the other has received everything.
-    aside.tell.send((0, 0)).unwrap();
-    aside.hear.recv_timeout(LIMIT).unwrap();
+    side_channel.outgoing.send((0, 0)).unwrap();
+    side_channel.incoming.recv_timeout(LIMIT).unwrap();
 }
 
 // 1,000 connections, 100 MiB per direction on fifty of them, at 1% frame loss.
 #[test]
-fn a_wire_that_loses() {
+fn lossy_wire() {
     if lacks(NEEDS) || lacks(&[Need::Tun]) {
         return;
     }
@@ -395,13 +400,13 @@ fn a_wire_that_loses() {
     let (up, listening) = channel();
     let (to_right, from_left) = channel();
     let (to_left, from_right) = channel();
-    let aside = Aside { tell: to_left, hear: from_left };
+    let side_channel = SideChannel { outgoing: to_left, incoming: from_left };
     let server_up = up.clone();
-    let server = right.spawn_thread(move || one_end([2, 1], None, &server_up, &aside));
+    let server = right.spawn_thread(move || one_end([2, 1], None, &server_up, &side_channel));
     let local = listening.recv_timeout(LIMIT).unwrap();
     let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), local.port()));
-    let aside = Aside { tell: to_right, hear: from_right };
-    let client = left.spawn_thread(move || one_end([1, 2], Some(address), &up, &aside));
+    let side_channel = SideChannel { outgoing: to_right, incoming: from_right };
+    let client = left.spawn_thread(move || one_end([1, 2], Some(address), &up, &side_channel));
     client.join().unwrap();
     server.join().unwrap();
     let wire = wire.finish();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use flue_test_support::flue::{command, exchange};
 use flue_test_support::kernel_peer::{End, KernelPeer, Pace, Plan};
-use flue_test_support::load::quiet;
+use flue_test_support::load::repeat_until_quiet;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
@@ -99,7 +99,7 @@ impl Counted {
 
 /// One transfer between flue and the kernel.
 #[derive(Debug)]
-struct Talk<'a> {
+struct TcpRun<'a> {
     opener: Opener,
     family: Family,
     /// Additional options of flue.
@@ -111,12 +111,12 @@ struct Talk<'a> {
     limit: Duration,
 }
 
-impl Talk<'_> {
+impl TcpRun<'_> {
     /// Transfer in which both sides send `bytes` at the same time.
-    fn both(opener: Opener, options: &str, bytes: u64) -> Talk<'_> {
+    fn both(opener: Opener, options: &str, bytes: u64) -> TcpRun<'_> {
         let plan = Plan::send(KERNEL_SEED, bytes);
         let limit = if bytes < GIB { SHORT } else { LONG };
-        Talk { opener, family: Family::V4, options, plan, flue_bytes: bytes, limit }
+        TcpRun { opener, family: Family::V4, options, plan, flue_bytes: bytes, limit }
     }
 
     /// Runs the transfer with flue in `adapter` and `place` as its TAP options. Checks that both streams are exact,
@@ -180,7 +180,7 @@ impl Talk<'_> {
             assert!((seen_bytes / LIST_BYTES_MAX..=segments).contains(&pushes), "{counted:?}");
             counted
         };
-        quiet(run, |counted| {
+        repeat_until_quiet(run, |counted| {
             let Counted { segments, pushes: _, retransmitted, recoveries, timeouts } = *counted;
             recoveries + timeouts <= segments / 10_000 + 1 && retransmitted <= segments / 1000 + 1
         });
@@ -204,10 +204,10 @@ fn through_loss(hundredths: u32, mtu: u32, opener: Opener, options: &str) {
     let switch = Switch::new(mtu);
     let kernel = switch.host(&Family::V4.prefix(1));
     switch.lose(hundredths, Direction::Both);
-    let talk = Talk { limit: LONG, ..Talk::both(opener, options, 64 * MIB) };
+    let transfer = TcpRun { limit: LONG, ..TcpRun::both(opener, options, 64 * MIB) };
     let place = format!("--bridge {} --mtu {mtu}", Switch::BRIDGE);
     let counted =
-        talk.run(&kernel, switch.namespace(), &place).expect("the connection was offloaded");
+        transfer.run(&kernel, switch.namespace(), &place).expect("the connection was offloaded");
     assert!(switch.lost_frames() > 0, "the switch dropped no frame");
     let Counted { segments, pushes: _, retransmitted, recoveries, timeouts } = counted;
     assert!(recoveries + timeouts > 0, "no recovery or timeout despite loss: {counted:?}");
@@ -216,48 +216,48 @@ fn through_loss(hundredths: u32, mtu: u32, opener: Opener, options: &str) {
 }
 
 flue_test_support::tests! { NEEDS;
-    a_gibibyte_each_way_at_once_the_kernel_opens =>
-        Talk::both(Opener::Kernel, "--vnet on", GIB).cleanly(1500);
-    a_gibibyte_each_way_at_once_flue_opens =>
-        Talk::both(Opener::Flue, "--vnet on", GIB).cleanly(1500);
-    plain_frames_of_1500 => Talk::both(Opener::Kernel, "--vnet off", 64 * MIB).cleanly(1500);
+    gibibyte_in_each_direction_kernel_opens =>
+        TcpRun::both(Opener::Kernel, "--vnet on", GIB).cleanly(1500);
+    gibibyte_in_each_direction_flue_opens =>
+        TcpRun::both(Opener::Flue, "--vnet on", GIB).cleanly(1500);
+    plain_frames_of_1500 => TcpRun::both(Opener::Kernel, "--vnet off", 64 * MIB).cleanly(1500);
     plain_frames_of_9000 =>
-        Talk::both(Opener::Flue, "--vnet off --mtu 9000", 64 * MIB).cleanly(9000);
-    the_smallest_mtu =>
-        Talk::both(Opener::Kernel, "--vnet off --mtu 1280", 4 * MIB).cleanly(1280);
-    super_segments_over_ipv6 =>
-        Talk { family: Family::V6, ..Talk::both(Opener::Kernel, "--vnet on", 64 * MIB) }.cleanly(1500);
+        TcpRun::both(Opener::Flue, "--vnet off --mtu 9000", 64 * MIB).cleanly(9000);
+    smallest_mtu =>
+        TcpRun::both(Opener::Kernel, "--vnet off --mtu 1280", 4 * MIB).cleanly(1280);
+    gso_packets_over_ipv6 =>
+        TcpRun { family: Family::V6, ..TcpRun::both(Opener::Kernel, "--vnet on", 64 * MIB) }.cleanly(1500);
     plain_frames_over_ipv6 =>
-        Talk { family: Family::V6, ..Talk::both(Opener::Flue, "--vnet off", 64 * MIB) }.cleanly(1500);
-    the_caller_makes_the_progress =>
-        Talk::both(Opener::Kernel, "--progress manual", 64 * MIB).cleanly(1500);
+        TcpRun { family: Family::V6, ..TcpRun::both(Opener::Flue, "--vnet off", 64 * MIB) }.cleanly(1500);
+    manual_progress =>
+        TcpRun::both(Opener::Kernel, "--progress manual", 64 * MIB).cleanly(1500);
     never_offloaded => {
-        let counted = Talk::both(Opener::Kernel, "--offload never", 16 * MIB).on_one_tap();
+        let counted = TcpRun::both(Opener::Kernel, "--offload never", 16 * MIB).on_one_tap();
         assert!(counted.is_none(), "{counted:?}");
     };
     /// Bytes sent before the offload precede those sent after it, in both directions.
-    offloaded_once_it_has_carried_something => {
-        let counted = Talk::both(Opener::Kernel, "--offload auto", 16 * MIB).on_one_tap();
+    offloaded_after_first_bytes => {
+        let counted = TcpRun::both(Opener::Kernel, "--offload auto", 16 * MIB).on_one_tap();
         assert!(counted.is_some_and(|counted| counted.segments > 0), "{counted:?}");
     };
     /// The kernel's FIN arrives while flue's sends are outstanding (CH-IND-1).
-    the_kernel_half_closes_first => {
+    kernel_half_closes_first => {
         let plan = Plan::send(KERNEL_SEED, 1);
-        Talk { plan, ..Talk::both(Opener::Kernel, "", 64 * MIB) }.cleanly(1500);
+        TcpRun { plan, ..TcpRun::both(Opener::Kernel, "", 64 * MIB) }.cleanly(1500);
     };
     /// flue's FIN leaves the other direction open (CH-DIS-6 covers a second disconnect).
     flue_half_closes_first => {
         let plan = Plan { end: End::AnswerPeer, ..Plan::send(KERNEL_SEED, 64 * MIB) };
-        Talk { plan, flue_bytes: 1, ..Talk::both(Opener::Kernel, "", 0) }.cleanly(1500);
+        TcpRun { plan, flue_bytes: 1, ..TcpRun::both(Opener::Kernel, "", 0) }.cleanly(1500);
     };
-    nothing_but_a_close => assert!(Talk::both(Opener::Flue, "", 0).on_one_tap().is_some());
+    close_without_data => assert!(TcpRun::both(Opener::Flue, "", 0).on_one_tap().is_some());
     /// The receive window closes and opens many times.
-    a_slow_reader => {
+    slow_reader => {
         let pace = Pace::Slow { bytes: 64 * 1024, pause: Duration::from_millis(2) };
         let receive_buffer_bytes = Some(32 * 1024);
         let plan = Plan { pace, receive_buffer_bytes, ..Plan::send(KERNEL_SEED, 0) };
-        let talk = Talk { plan, ..Talk::both(Opener::Kernel, "", 8 * MIB) };
-        assert!(talk.on_one_tap().is_some());
+        let transfer = TcpRun { plan, ..TcpRun::both(Opener::Kernel, "", 8 * MIB) };
+        assert!(transfer.on_one_tap().is_some());
     };
     one_percent_of_loss_mtu_1500_plain => through_loss(100, 1500, Opener::Kernel, "--vnet off");
     one_percent_of_loss_mtu_9000_plain => through_loss(100, 9000, Opener::Flue, "--vnet off");
@@ -268,13 +268,13 @@ flue_test_support::tests! { NEEDS;
     /// flue's own impairments, repeatable by seed.
     reordered_duplicated_and_corrupted_frames => {
         let options = "--vnet off --reorder 2 --dup 2 --corrupt 1 --drop 1";
-        let counted = Talk::both(Opener::Kernel, options, 16 * MIB).on_one_tap();
+        let counted = TcpRun::both(Opener::Kernel, options, 16 * MIB).on_one_tap();
         assert!(counted.is_some_and(|counted| counted.retransmitted > 0), "{counted:?}");
     };
 }
 
 #[test]
-fn nobody_listens_is_told_and_is_status_1() {
+fn refused_connection_is_reported_with_status_1() {
     if lacks(NEEDS) {
         return;
     }
@@ -286,7 +286,7 @@ fn nobody_listens_is_told_and_is_status_1() {
 }
 
 #[test]
-fn without_tun_the_status_is_3_and_the_reason_is_told() {
+fn missing_tun_is_reported_with_status_3() {
     if lacks(&[Need::InitialRoot, Need::Tool("unshare")]) || !Path::new("/dev/net/tun").exists() {
         return;
     }

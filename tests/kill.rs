@@ -2,7 +2,7 @@
 //!
 //! Limits: with `--max-retransmissions 3` an offloaded connection is aborted 3 s after the last acknowledgment
 //! (timeouts of 0.2, 0.4, 0.8 and 1.6 s). With a closed window it is aborted after 1.6 s (0.2, and probes after 0.2,
-//! 0.4 and 0.8 s). [`GIVES_UP`] includes a margin for a loaded machine.
+//! 0.4 and 0.8 s). [`TIMEOUT_LIMIT`] includes a margin for a loaded machine.
 
 use std::io;
 use std::net::TcpStream;
@@ -23,15 +23,15 @@ use rustix::process::Signal;
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
-const GIVES_UP: Duration = Duration::from_secs(120);
+const TIMEOUT_LIMIT: Duration = Duration::from_secs(120);
 /// Minimum duration of three retransmissions, minus the time since the last acknowledgment.
-const TRIES: Duration = Duration::from_millis(1400);
+const RETRANSMISSIONS_TIME_MIN: Duration = Duration::from_millis(1400);
 /// Bytes received before the failure is injected.
 const MIDDLE: u64 = 10 << 20;
 const NO_ANSWER: &str = "TCP: no response from the peer (retransmission limit)";
 
 /// Retransmission limit of the connections.
-const TRIES_MAX: &str = "--max-retransmissions 3";
+const RETRANSMISSION_OPTION: &str = "--max-retransmissions 3";
 
 /// Feeds an endless stream; the error is the reason it ended.
 fn feed(mut input: ChildStdin) -> JoinHandle<io::Result<u64>> {
@@ -49,13 +49,13 @@ fn no_tap_is_left(host: &Namespace) {
 }
 
 #[test]
-fn the_kernel_survives_flue() {
+fn kernel_survives_flue() {
     if lacks(NEEDS) {
         return;
     }
     let bench = Bench::new(FLUE);
     bench.kernel.sysctl("net/ipv4/tcp_retries2", "3");
-    let mut flue = bench.listen_at(2, TRIES_MAX, Output::Bytes);
+    let mut flue = bench.listen_at(2, RETRANSMISSION_OPTION, Output::Bytes);
     let peer = KernelPeer::connect(&bench.kernel, Bench::address(2), Plan::send(1, u64::MAX));
     // Held open: flue exits when the reader of its pipe is closed.
     let mut output = flue.take_output();
@@ -79,7 +79,7 @@ struct Sending {
 impl Sending {
     fn start() -> Self {
         let bench = Bench::new(FLUE);
-        let mut flue = bench.listen_at(2, TRIES_MAX, Output::Bytes);
+        let mut flue = bench.listen_at(2, RETRANSMISSION_OPTION, Output::Bytes);
         let feeder = feed(flue.take_input());
         let socket = bench.connect();
         socket.set_read_timeout(Some(START)).unwrap();
@@ -89,10 +89,10 @@ impl Sending {
 }
 
 /// Checks that flue, whose peer no longer responds, reports the failure after all retransmissions, and exits.
-fn gives_up(flue: &mut Process, begin: Instant) {
-    flue.expect_line(NO_ANSWER, GIVES_UP);
+fn assert_times_out(flue: &mut Process, begin: Instant) {
+    flue.expect_line(NO_ANSWER, TIMEOUT_LIMIT);
     let took = begin.elapsed();
-    assert!(took >= TRIES, "flue timed out after {took:?}");
+    assert!(took >= RETRANSMISSIONS_TIME_MIN, "flue timed out after {took:?}");
     flue.expect_exit(1, START);
 }
 
@@ -104,18 +104,18 @@ fn flue_survives_the_kernel(vanish: impl FnOnce(&Bench)) {
     let Sending { bench, mut flue, feeder, _socket } = Sending::start();
     let begin = Instant::now();
     vanish(&bench);
-    gives_up(&mut flue, begin);
+    assert_times_out(&mut flue, begin);
     assert!(feeder.join().unwrap().is_err(), "an endless stream ended");
     no_tap_is_left(bench.switch.namespace());
 }
 
 #[test]
-fn flue_survives_a_kernel_whose_link_goes_down() {
+fn flue_survives_kernel_link_down() {
     flue_survives_the_kernel(|bench| drop(bench.kernel.ip("link set eth0 down")));
 }
 
 #[test]
-fn flue_survives_a_network_that_swallows_everything() {
+fn flue_survives_total_loss() {
     flue_survives_the_kernel(|bench| bench.switch.lose(10_000, Direction::Both));
 }
 
@@ -125,8 +125,8 @@ fn one_adapter_survives_the_other() {
         return;
     }
     let bench = Bench::new(FLUE);
-    let mut server = bench.listen_at(2, TRIES_MAX, Output::Bytes);
-    let line = format!("nc 10.0.0.2 5000 {} {TRIES_MAX}", Bench::plug(3));
+    let mut server = bench.listen_at(2, RETRANSMISSION_OPTION, Output::Bytes);
+    let line = format!("nc 10.0.0.2 5000 {} {RETRANSMISSION_OPTION}", Bench::attached(3));
     let mut client = bench.start(&line, Output::Bytes);
     let feeder = feed(client.take_input());
     // Held open: the server exits when the reader of its pipe is closed.
@@ -135,13 +135,13 @@ fn one_adapter_survives_the_other() {
     let begin = Instant::now();
     server.signal(Signal::KILL);
     server.wait(START);
-    gives_up(&mut client, begin);
+    assert_times_out(&mut client, begin);
     assert!(feeder.join().unwrap().is_err(), "an endless stream ended");
     no_tap_is_left(bench.switch.namespace());
 }
 
 #[test]
-fn a_reset_by_the_kernel_is_told_and_is_status_1() {
+fn kernel_reset_is_reported_with_status_1() {
     if lacks(NEEDS) {
         return;
     }
@@ -162,7 +162,7 @@ fn a_reset_by_the_kernel_is_told_and_is_status_1() {
 }
 
 #[test]
-fn a_signal_is_told_and_is_status_1() {
+fn signal_is_reported_with_status_1() {
     if lacks(NEEDS) {
         return;
     }

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const FILE_BYTES: usize = 3_000_001;
 const FILE_SEED: u64 = 11;
 /// Maximum runs of the lab until one capture has no Wireshark remark.
-const TRIES: usize = 12;
+const RUNS_MAX: usize = 12;
 
 /// Serializes the labs: nodes that are not scheduled in time treat the delay as loss.
 fn turn() -> MutexGuard<'static, ()> {
@@ -57,7 +57,7 @@ fn run(command: Command) -> String {
 }
 
 #[test]
-fn it_runs_as_root() {
+fn lab_runs_as_root() {
     if !lacks(NEEDS) {
         let said = run(lab(&Scratch::new(), "-v"));
         for text in ["as root", "Offloaded", "A  connecting to", "# A: seed"] {
@@ -67,7 +67,7 @@ fn it_runs_as_root() {
 }
 
 #[test]
-fn it_runs_as_an_ordinary_user() {
+fn lab_runs_as_ordinary_user() {
     if lacks(NEEDS) || lacks(&[Need::InitialRoot, Need::Tool("setpriv")]) {
         return;
     }
@@ -76,7 +76,7 @@ fn it_runs_as_an_ordinary_user() {
     let arguments = "lab --file payload --pcap lab.pcapng";
     let said = run(as_ordinary_user(&scratch, Path::new(FLUE), arguments));
     assert!(said.contains("through a user namespace"), "{said}");
-    judge(&scratch.file("lab.pcapng"));
+    check_capture(&scratch.file("lab.pcapng"));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn json_is_one_document_and_nothing_else() {
 }
 
 #[test]
-fn a_file_goes_over_whole() {
+fn file_is_transferred_completely() {
     if lacks(NEEDS) {
         return;
     }
@@ -130,23 +130,23 @@ fn wireshark_sees_a_clean_conversation_field_by_field() {
     }
     let scratch = Scratch::new();
     run_clean(&scratch, "--seed 5 --vnet off");
-    judge(&scratch.file("lab.pcapng"));
+    check_capture(&scratch.file("lab.pcapng"));
 }
 
 #[test]
-fn wireshark_sees_the_same_in_super_segments() {
+fn wireshark_sees_the_same_in_gso_packets() {
     if lacks(NEEDS) || lacks(&[Need::Tool("tshark")]) {
         return;
     }
     let scratch = Scratch::new();
     run_clean(&scratch, "--seed 5 --vnet on");
-    judge(&scratch.file("lab.pcapng"));
+    check_capture(&scratch.file("lab.pcapng"));
 }
 
-/// Runs the lab until Wireshark reports no remark, at most [`TRIES`] times. When a node is not scheduled for more
+/// Runs the lab until Wireshark reports no remark, at most [`RUNS_MAX`] times. When a node is not scheduled for more
 /// than 10 ms, its peer correctly sends a tail loss probe (RFC 8985 §7).
 fn run_clean(scratch: &Scratch, options: &str) {
-    for _ in 0..TRIES {
+    for _ in 0..RUNS_MAX {
         run(lab(scratch, options));
         if tshark::faults(&scratch.file("lab.pcapng"), &[]).is_empty() {
             return;
@@ -155,7 +155,7 @@ fn run_clean(scratch: &Scratch, options: &str) {
 }
 
 /// Checks RFC 5044 §7.1 and RFC 6581 §9: MPA revision 2 with S, no markers, CRC; then the order of all operations.
-fn judge(file: &Path) {
+fn check_capture(file: &Path) {
     tshark::assert_clean(file, &[]);
     let frames = capture::read(file).unwrap();
     assert_eq!(capture::segments(&frames), tshark::segments(file));

@@ -27,11 +27,11 @@ use self::end::{CallbackResults, End, LIMIT, LIMITS, TestNode, move_connections}
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
 /// Interval, in migrations, between those that complete a full round of messages; the rest transfer as much as time
 /// permits.
-const LONG_STAYS: u32 = 20;
+const FULL_ROUND_INTERVAL: u32 = 20;
 
 fn node(switch: &Switch, index: usize, vnet: VnetMode, fpdu_size: FpduSize) -> (TestNode, Adapter) {
     let name = format!("tap{index}");
-    let opened = switch.plug(&name, || open_tap(&TapOptions::new(&name, 1500, vnet))).unwrap();
+    let opened = switch.attach(&name, || open_tap(&TapOptions::new(&name, 1500, vnet))).unwrap();
     let mac = MacAddress([2, 0, 0, 0, 4, 1 + index as u8]);
     let address = format!("10.4.0.{}", 1 + index).parse().unwrap();
     let config = NodeConfig::new(HostConfig::new(mac, address));
@@ -41,7 +41,7 @@ fn node(switch: &Switch, index: usize, vnet: VnetMode, fpdu_size: FpduSize) -> (
 
 /// Runs two nodes with a queue pair each. The connection of the first is offloaded and uploaded `count` times, that
 /// of the second occasionally.
-fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
+fn busy_queue_pair_migrates(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
     if lacks(NEEDS) {
         return;
     }
@@ -82,7 +82,7 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
         for index in 0..count {
             for to in [OffloadState::InHost, OffloadState::Offloaded] {
                 move_connections(&near.0, to);
-                if index % LONG_STAYS == 0 {
+                if index % FULL_ROUND_INTERVAL == 0 {
                     works(rounds.load(Ordering::Relaxed) + 2);
                     move_connections(&far.0, to);
                 }
@@ -98,21 +98,21 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
         .expect("the connection is still listed")
         .moves;
     assert_eq!((moves.offloads, moves.uploads), (1 + count, count));
-    assert!(rounds.into_inner() > 2 * count / LONG_STAYS);
+    assert!(rounds.into_inner() > 2 * count / FULL_ROUND_INTERVAL);
 }
 
 #[test]
-fn a_queue_pair_at_work_moves_on_super_segments() {
-    a_queue_pair_at_work_moves(1_000, VnetMode::On, FpduSize::Auto);
+fn busy_queue_pair_migrates_with_gso_packets() {
+    busy_queue_pair_migrates(1_000, VnetMode::On, FpduSize::Auto);
 }
 
 #[test]
-fn a_queue_pair_at_work_moves_with_aligned_fpdus() {
-    a_queue_pair_at_work_moves(1_000, VnetMode::Off, FpduSize::Emss);
+fn busy_queue_pair_migrates_with_aligned_fpdus() {
+    busy_queue_pair_migrates(1_000, VnetMode::Off, FpduSize::Emss);
 }
 
 /// Time limit of a failing run, so it may be long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const FAILURE_TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Address of the ping server.
 const SERVER: &str = "10.0.0.2";
 
@@ -125,14 +125,14 @@ fn pings(count: u32, policies: [&str; 2], runtime: &Scratch, mut meanwhile: impl
         Process::start(switch.namespace(), flue(runtime, &line), Output::Lines)
     };
     let mut server = rping(&format!("-s -a {SERVER}"), 2, policies[1]);
-    server.expect_line("listening", PATIENCE);
+    server.expect_line("listening", FAILURE_TIME_LIMIT);
     let mut client = rping(&format!("-c -a {SERVER} -C {count}"), 1, policies[0]);
-    client.expect_line("connected", PATIENCE);
+    client.expect_line("connected", FAILURE_TIME_LIMIT);
     while client.is_running() {
         meanwhile();
     }
-    client.expect_exit(0, PATIENCE);
-    server.expect_exit(0, PATIENCE);
+    client.expect_exit(0, FAILURE_TIME_LIMIT);
+    server.expect_exit(0, FAILURE_TIME_LIMIT);
 }
 
 fn flue(runtime: &Scratch, line: &str) -> Command {
@@ -154,7 +154,7 @@ fn queue_pairs_run_in_either_stack() {
 
 // `flue upload` and `flue offload` on a busy queue pair.
 #[test]
-fn a_user_moves_queue_pairs() {
+fn user_migrates_queue_pairs() {
     if lacks(NEEDS) {
         return;
     }

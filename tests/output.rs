@@ -52,7 +52,7 @@ const LINES: [&str; 5] = [
 ];
 
 #[test]
-fn a_full_standard_output_is_reported() {
+fn full_standard_output_is_reported() {
     for line in LINES {
         let (status, err) = run(line, full());
         assert!(status.is_some_and(|status| status != 0), "{line}: {status:?}");
@@ -66,7 +66,7 @@ fn a_full_standard_output_is_reported() {
 }
 
 #[test]
-fn a_reader_that_is_gone_ends_a_command_silently() {
+fn closed_reader_ends_command_silently() {
     for line in ["--help", "--version", "nc --help", "ss"] {
         assert_eq!(run(line, unread()).0, Some(BROKEN_PIPE_STATUS), "{line}");
     }
@@ -75,7 +75,7 @@ fn a_reader_that_is_gone_ends_a_command_silently() {
 }
 
 #[test]
-fn a_closed_standard_output_is_reported() {
+fn closed_standard_output_is_reported() {
     let shell = |line: &str| {
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).env("FLUE", FLUE).output().unwrap()
@@ -94,7 +94,7 @@ fn a_closed_standard_output_is_reported() {
 
 // With and without events: the listening server detects it too.
 #[test]
-fn a_server_without_output_ends() {
+fn server_without_output_ends() {
     if lacks(&[Need::Root, Need::Tool("ip")]) {
         return;
     }
@@ -119,7 +119,7 @@ fn a_server_without_output_ends() {
 }
 
 #[test]
-fn a_capture_on_a_full_disk_fails_the_command_and_nothing_else() {
+fn capture_on_full_disk_fails_command_only() {
     if lacks(&[Need::Root, Need::Tool("ip"), Need::Tun]) {
         return;
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{command, exchange};
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
-use flue_test_support::load::quiet;
+use flue_test_support::load::repeat_until_quiet;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
@@ -137,7 +137,7 @@ impl Routed {
     }
 
     /// Stops the near router from sending ICMP errors for packets that exceed the MTU.
-    fn silence(&self) {
+    fn drop_icmp_errors(&self) {
         self.near.nft("add table inet bench");
         self.near.nft("add chain inet bench said { type filter hook output priority 0; }");
         self.near.nft("add rule inet bench said icmp type destination-unreachable drop");
@@ -145,7 +145,7 @@ impl Routed {
     }
 
     /// Transfers `flue_bytes` and `kernel_bytes` between flue and a kernel; checks that both streams are exact.
-    fn talk(&self, options: &str, flue_bytes: u64, kernel_bytes: u64) -> Counted {
+    fn transfer(&self, options: &str, flue_bytes: u64, kernel_bytes: u64) -> Counted {
         let (own, gateway) = (prefix(self.v6, 0, 2), address(self.v6, 0, 1));
         let line = format!(
             "nc -l {} {PORT} --tap tap0 --addr {own} --gateway {gateway} --host-addr {} --seed 7 {options}",
@@ -171,17 +171,17 @@ fn finish(mut flue: Process, peer: KernelPeer, flue_bytes: u64, kernel_bytes: u6
 
 /// RFC 1191 §6, RFC 8201 §5: the router's message suffices. Expects one MSS reduction, one flight retransmitted, no
 /// timeout, and no recovery beyond that of frame loss.
-fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
+fn notifying_router(v6: bool, mtu: u32, options: &str) {
     if lacks(NEEDS) {
         return;
     }
     let run = || {
-        let counted = Routed::new(v6, mtu).talk(options, 8 * MIB, 8 * MIB);
+        let counted = Routed::new(v6, mtu).transfer(options, 8 * MIB, 8 * MIB);
         assert!(counted.path_mtu_reductions >= 1 && counted.retransmitted >= 1, "{counted:?}");
         assert!(counted.segments >= 7 * MIB / u64::from(mtu), "{counted:?}");
         counted
     };
-    quiet(run, |counted| {
+    repeat_until_quiet(run, |counted| {
         counted.path_mtu_reductions == 1
             && counted.timeouts + counted.recoveries <= counted.segments / 2_000 + 1
             && counted.retransmitted < counted.segments / 20
@@ -189,56 +189,56 @@ fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
 }
 
 /// RFC 2923 §2.1: three timeouts detect a black hole; a link below 1064 bytes takes three more.
-fn a_router_that_is_silent(v6: bool, mtu: u32, options: &str, reductions: u64) {
+fn silent_router(v6: bool, mtu: u32, options: &str, reductions: u64) {
     if lacks(NEEDS) {
         return;
     }
     let run = || {
         let network = Routed::new(v6, mtu);
-        network.silence();
-        let counted = network.talk(options, 4 * MIB, 0);
+        network.drop_icmp_errors();
+        let counted = network.transfer(options, 4 * MIB, 0);
         assert!(counted.path_mtu_reductions >= reductions, "{counted:?}");
         assert!(counted.timeouts >= 3 * reductions, "{counted:?}");
         counted
     };
-    quiet(run, |counted| {
+    repeat_until_quiet(run, |counted| {
         counted.path_mtu_reductions == reductions && counted.timeouts <= 3 * reductions + 2
     });
 }
 
 #[test]
-fn too_big_over_ipv4_super_segments() {
-    a_router_that_tells(false, 1280, "--vnet on");
+fn too_big_over_ipv4_gso_packets() {
+    notifying_router(false, 1280, "--vnet on");
 }
 
 #[test]
 fn too_big_over_ipv4_plain_frames() {
-    a_router_that_tells(false, 1000, "--vnet off");
+    notifying_router(false, 1000, "--vnet off");
 }
 
 #[test]
-fn too_big_over_ipv6_super_segments() {
-    a_router_that_tells(true, 1280, "--vnet on");
+fn too_big_over_ipv6_gso_packets() {
+    notifying_router(true, 1280, "--vnet on");
 }
 
 #[test]
 fn too_big_over_ipv6_plain_frames() {
-    a_router_that_tells(true, 1400, "--vnet off");
+    notifying_router(true, 1400, "--vnet off");
 }
 
 #[test]
-fn a_black_hole_over_ipv4_super_segments() {
-    a_router_that_is_silent(false, 1280, "--vnet on", 1);
+fn black_hole_over_ipv4_gso_packets() {
+    silent_router(false, 1280, "--vnet on", 1);
 }
 
 #[test]
-fn a_narrow_black_hole_over_ipv4_plain_frames() {
-    a_router_that_is_silent(false, 1000, "--vnet off", 2);
+fn narrow_black_hole_over_ipv4_plain_frames() {
+    silent_router(false, 1000, "--vnet off", 2);
 }
 
 #[test]
-fn a_black_hole_over_ipv6() {
-    a_router_that_is_silent(true, 1280, "--vnet on", 1);
+fn black_hole_over_ipv6() {
+    silent_router(true, 1280, "--vnet on", 1);
 }
 
 /// Counter of the kernel's TCP or IP in a namespace, by its `nstat` name.
@@ -301,7 +301,9 @@ fn marks_are_answered(kernel_opens: bool, kernel_ecn: &str, options: &str) {
         assert!(kernel_counter(&kernel, "InECT0Pkts") > 0);
         counted
     };
-    quiet(run, |counted| counted.recoveries + counted.timeouts <= counted.segments / 2_000 + 1);
+    repeat_until_quiet(run, |counted| {
+        counted.recoveries + counted.timeouts <= counted.segments / 2_000 + 1
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
-use flue_test_support::tshark::{self, Atomic, Fpdu, Pdu, PduKind, Place, opcode};
+use flue_test_support::tshark::{self, Atomic, BufferModel, Fpdu, Pdu, PduKind, opcode};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -102,12 +102,12 @@ impl Bench {
     fn run(&self, server: &str, client: &str) -> Vec<Value> {
         let mut server = self.node_server(&format!("{server} -1"));
         let said = self.node_client(client);
-        judged(&mut server, &said)
+        verified_results(&mut server, &said)
     }
 }
 
 /// Checks that both exited with 0; returns the results, each verified.
-fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
+fn verified_results(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
     let document = said.document();
     assert_eq!(said.status, 0, "{}", said.out);
     server.expect_exit(0, LIMIT);
@@ -117,7 +117,7 @@ fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
     let results = document["results"].as_array().expect("a list").clone();
     assert!(!results.is_empty());
     for result in &results {
-        judge(&document, result);
+        check_result(&document, result);
     }
     results
 }
@@ -127,7 +127,7 @@ fn number(value: &Value) -> u64 {
 }
 
 /// Checks the invariants of every result, whatever the measurement.
-fn judge(document: &Value, result: &Value) {
+fn check_result(document: &Value, result: &Value) {
     let (size, iterations) = (number(&result["size_bytes"]), number(&result["iterations"]));
     assert!(iterations > 0, "{result}");
     assert_eq!(number(&result["bytes"]), size * iterations, "{result}");
@@ -232,8 +232,8 @@ fn wireshark_on_atomics_and_immediate_data() {
     let responses = fpdus(&pdus, opcode::ATOMIC_RESPONSE);
     assert_eq!((requests.len(), responses.len()), (5, 5));
     for (msn, (request, response)) in (1..).zip(requests.iter().zip(&responses)) {
-        let queue = |queue| Place::Untagged { queue, msn, offset: 0 };
-        assert_eq!((request.place, response.place), (queue(1), queue(3)));
+        let queue = |queue| BufferModel::Untagged { queue, msn, offset: 0 };
+        assert_eq!((request.buffer, response.buffer), (queue(1), queue(3)));
         let Some(Atomic::FetchAdd { identifier, operands: [1, 0], .. }) = request.atomic else {
             panic!("{request:?}")
         };
@@ -243,8 +243,8 @@ fn wireshark_on_atomics_and_immediate_data() {
     }
     let pdus = captured("write-imm-bw");
     let immediates = fpdus(&pdus, opcode::IMMEDIATE);
-    let places: Vec<_> = immediates.iter().map(|fpdu| (fpdu.place, fpdu.ulpdu_length)).collect();
-    let expected = (1..=5).map(|msn| (Place::Untagged { queue: 0, msn, offset: 0 }, 26));
+    let places: Vec<_> = immediates.iter().map(|fpdu| (fpdu.buffer, fpdu.ulpdu_length)).collect();
+    let expected = (1..=5).map(|msn| (BufferModel::Untagged { queue: 0, msn, offset: 0 }, 26));
     assert_eq!(places, expected.collect::<Vec<_>>());
 }
 
@@ -297,7 +297,7 @@ fn all_sizes_each_on_new_connections() {
 }
 
 #[test]
-fn a_duration_is_kept_and_told_in_intervals() {
+fn duration_is_kept_and_reported_in_intervals() {
     if lacks(NEEDS) {
         return;
     }
@@ -328,19 +328,19 @@ fn tcp_of_the_node_and_of_the_kernel() {
 
         let mut server = bench.kernel_server(&format!("{kind} -1"));
         let client = format!("{kind} {bound} {node} {KERNEL} --progress manual -O 0.02");
-        judged(&mut server, &bench.client(bridge, &client));
+        verified_results(&mut server, &bench.client(bridge, &client));
 
         for wait in ["spin", "block"] {
             let mut server = bench.node_server(&format!("{kind} -1 --wait {wait}"));
             let client = format!("{kind} {bound} --stack kernel --wait {wait} -O 0.02 10.0.0.1");
-            judged(&mut server, &bench.client(&bench.kernel, &client));
+            verified_results(&mut server, &bench.client(&bench.kernel, &client));
         }
 
         bench.kernel.ip("link set lo up");
         let mut server = bench.kernel_server(&format!("{kind} -1"));
         let client = format!("{kind} {bound} --stack kernel 127.0.0.1 -O 0");
         let said = bench.client(&bench.kernel, &client);
-        judged(&mut server, &said);
+        verified_results(&mut server, &said);
         let document = said.document();
         assert_eq!((&document["stack"], &document["transport"]), (&"kernel".into(), &"tcp".into()));
         assert_eq!(document["vnet_header"], Value::Null);
@@ -353,7 +353,7 @@ fn tcp_of_the_node_and_of_the_kernel() {
 // sleeps after the last bytes, or misses the end of the run, would add a fifth of a second. One of many runs is quick
 // enough even if other processes use the CPU.
 #[test]
-fn nobody_sleeps_on_the_last_bytes() {
+fn last_bytes_are_confirmed_without_sleep() {
     if lacks(NEEDS) {
         return;
     }
@@ -365,17 +365,17 @@ fn nobody_sleeps_on_the_last_bytes() {
     let work = "tcp-bw -s 64K -O 0 -D 0.02";
     let to_kernel = || {
         let mut server = bench.kernel_server("tcp-bw -1");
-        judged(&mut server, &bench.client(bridge, &format!("{work} {node} {KERNEL}")))
+        verified_results(&mut server, &bench.client(bridge, &format!("{work} {node} {KERNEL}")))
     };
     let from_kernel = || {
         let mut server = bench.node_server("tcp-bw -1 --wait block");
         let client = format!("{work} --stack kernel 10.0.0.1");
-        judged(&mut server, &bench.client(&bench.kernel, &client))
+        verified_results(&mut server, &bench.client(&bench.kernel, &client))
     };
     let within_kernel = |connections: u32| {
         let mut server = bench.kernel_server("tcp-bw -1");
         let client = format!("{work} --connections {connections} --stack kernel 127.0.0.1");
-        judged(&mut server, &bench.client(&bench.kernel, &client))
+        verified_results(&mut server, &bench.client(&bench.kernel, &client))
     };
     for (name, run) in [
         ("to the kernel", &to_kernel as &dyn Fn() -> Vec<Value>),
@@ -409,7 +409,7 @@ fn connections_are_spread_over_queues() {
             assert_eq!(said.status, 0, "{}", said.out);
             let mut out = String::new();
             server.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
-            let results = judged(&mut server, &said);
+            let results = verified_results(&mut server, &said);
             assert_eq!(results[0]["iterations"], 1600, "{kind} {how}");
             let verified = if kind == "tcp-bw" { Value::Null } else { true.into() };
             assert_eq!(results[0]["verified"], verified, "{kind} {how}");
@@ -452,7 +452,7 @@ fn any_number_of_queues_meets_any_other() {
 }
 
 #[test]
-fn what_queues_cannot_be_had_with_is_said() {
+fn incompatible_queue_options_are_reported() {
     for (line, words) in [
         ("write-bw --queues 17", "1..=16"),
         ("write-bw --queues 0", "1..=16"),
@@ -481,14 +481,14 @@ fn connections_of_connect_rate_are_offloaded() {
 }
 
 #[test]
-fn the_document_says_what_was_measured() {
+fn document_describes_measurement() {
     if lacks(NEEDS) {
         return;
     }
     let bench = Bench::new();
     let mut server = bench.node_server("send-bw -1 --progress manual --vnet off");
     let said = bench.node_client("send-bw -n 100 -t 7 --progress manual --vnet off");
-    judged(&mut server, &said);
+    verified_results(&mut server, &said);
     let document = said.document();
     for (key, value) in [
         ("kind", Value::from("send-bw")),
@@ -510,7 +510,7 @@ fn the_document_says_what_was_measured() {
 }
 
 #[test]
-fn a_stream_has_an_object_in_each_line() {
+fn json_stream_has_one_object_per_line() {
     if lacks(NEEDS) {
         return;
     }
@@ -532,7 +532,7 @@ fn a_stream_has_an_object_in_each_line() {
 }
 
 #[test]
-fn another_kind_is_told_on_both_sides_and_the_next_client_served() {
+fn mismatched_test_is_reported_on_both_sides() {
     if lacks(NEEDS) {
         return;
     }
@@ -552,7 +552,7 @@ fn another_kind_is_told_on_both_sides_and_the_next_client_served() {
 }
 
 #[test]
-fn strangers_are_turned_away_and_the_next_client_served() {
+fn invalid_clients_are_rejected_and_next_client_is_served() {
     if lacks(NEEDS) {
         return;
     }
@@ -575,12 +575,12 @@ fn strangers_are_turned_away_and_the_next_client_served() {
         let said = bench.node_client(&format!("{other} -n 10"));
         assert_eq!(said.status, 1, "{}", said.out);
         assert!(!said.error().is_empty());
-        judged(&mut server, &bench.node_client(&format!("{served} -n 10")));
+        verified_results(&mut server, &bench.node_client(&format!("{served} -n 10")));
     }
 }
 
 #[test]
-fn a_client_that_dies_is_not_the_servers_end() {
+fn client_crash_does_not_end_server() {
     if lacks(NEEDS) {
         return;
     }
@@ -610,7 +610,7 @@ fn a_client_that_dies_is_not_the_servers_end() {
 }
 
 #[test]
-fn nobody_at_the_other_end_is_a_document_too() {
+fn unreachable_peer_yields_document() {
     if lacks(NEEDS) {
         return;
     }

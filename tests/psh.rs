@@ -24,7 +24,7 @@ use host_stack::node::{Node, NodeConfig};
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::engine::EngineConfig;
-use offload_engine::link::{OpenTap, TapOptions, Tee, VnetMode, open_tap};
+use offload_engine::link::{CaptureLink, OpenTap, TapOptions, VnetMode, open_tap};
 use offload_engine::nbl::{NblChain, NetBuffer, NetBufferList};
 use offload_engine::state::MacAddress;
 use offload_engine::status::NdisStatus;
@@ -73,7 +73,7 @@ impl Bench {
         assert_eq!(vnet_header, vnet == VnetMode::On);
         host.ip(&format!("addr add 10.0.0.1/24 dev {name}"));
         host.ip(&format!("link set {name} up"));
-        let link = Tee::new(link, File::create(capture).unwrap(), &name, 0).unwrap();
+        let link = CaptureLink::new(link, File::create(capture).unwrap(), &name, 0).unwrap();
         let mac = MacAddress([2, 0, 0, 0, 0, 2]);
         let mut engine = EngineConfig::new(mac);
         engine.tcp.push = push;
@@ -132,7 +132,7 @@ impl Bench {
     }
 }
 
-fn pushes_are_where_they_belong(vnet: VnetMode, push: PushPolicy) {
+fn pushes_follow_policy(vnet: VnetMode, push: PushPolicy) {
     if lacks(NEEDS) {
         return;
     }
@@ -176,21 +176,21 @@ fn pushes_are_where_they_belong(vnet: VnetMode, push: PushPolicy) {
 }
 
 #[test]
-fn at_the_end_of_each_list_in_plain_frames() {
-    pushes_are_where_they_belong(VnetMode::Off, PushPolicy::EachList);
+fn push_ends_each_list_in_plain_frames() {
+    pushes_follow_policy(VnetMode::Off, PushPolicy::EachList);
 }
 
 #[test]
-fn at_the_end_of_each_list_in_super_segments() {
-    pushes_are_where_they_belong(VnetMode::On, PushPolicy::EachList);
+fn push_ends_each_list_in_gso_packets() {
+    pushes_follow_policy(VnetMode::On, PushPolicy::EachList);
 }
 
 #[test]
-fn when_the_queue_runs_empty_in_plain_frames() {
-    pushes_are_where_they_belong(VnetMode::Off, PushPolicy::QueueEmpty);
+fn push_ends_queue_in_plain_frames() {
+    pushes_follow_policy(VnetMode::Off, PushPolicy::QueueEmpty);
 }
 
 #[test]
-fn when_the_queue_runs_empty_in_super_segments() {
-    pushes_are_where_they_belong(VnetMode::On, PushPolicy::QueueEmpty);
+fn push_ends_queue_in_gso_packets() {
+    pushes_follow_policy(VnetMode::On, PushPolicy::QueueEmpty);
 }

@@ -21,7 +21,7 @@ use rdma_over_tcp::ndk::{
     NdkResultEx, NtStatus, OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     open,
 };
-use rdma_over_tcp::ndk::{Begun, Ended};
+use rdma_over_tcp::ndk::{Disconnection, PendingCall};
 use rdma_over_tcp::rdmap::{
     Inbound, ReadRequest, ReceivedTerminate, TerminatePhase, parse, read_request_header,
 };
@@ -73,7 +73,7 @@ struct Client {
     qp: Qp,
     buffer: RegisteredBuffer,
     mr: Mr,
-    ended: Ended,
+    ended: Disconnection,
 }
 
 impl Client {
@@ -81,7 +81,7 @@ impl Client {
     fn new(switch: &Switch, index: u8) -> Self {
         let name = format!("tap{index}");
         let options = TapOptions::new(&name, 1500, VnetMode::Auto);
-        let opened = switch.plug(&name, || open_tap(&options)).unwrap();
+        let opened = switch.attach(&name, || open_tap(&options)).unwrap();
         let host = HostConfig::new(MacAddress([2, 0, 0, 0, 5, index]), [10, 0, 0, index].into());
         let config = AdapterConfig { rfc7306: true, ..AdapterConfig::default() };
         let (node, adapter) = open(Box::new(opened.link), NodeConfig::new(host), config).unwrap();
@@ -89,7 +89,7 @@ impl Client {
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
         let (buffer, mr) = (adapter.allocate(8192).unwrap(), pd.create_mr(false).unwrap());
         mr.register(&buffer, 0, 8192, MrFlags::ALLOW_LOCAL_WRITE).unwrap();
-        Self { node, adapter, cq, qp, buffer, mr, ended: Ended::default() }
+        Self { node, adapter, cq, qp, buffer, mr, ended: Disconnection::default() }
     }
 
     fn wait<T>(&self, look: impl FnMut() -> Option<T>) -> T {
@@ -104,8 +104,9 @@ impl Client {
     /// Connects; returns the regions advertised in the private data of the Reply.
     fn connect(&self, remote: SocketAddr) -> (Connector, Vec<Region>) {
         let connector = self.adapter.create_connector().unwrap();
-        let begun =
-            Begun::begin(|done| connector.connect(&self.qp, None, remote, LIMITS, b"\x01hi", done));
+        let begun = PendingCall::begin(|done| {
+            connector.connect(&self.qp, None, remote, LIMITS, b"\x01hi", done)
+        });
         assert_eq!(self.wait(|| begun.status()), NtStatus::SUCCESS);
         let mut octets = [0; 512];
         let (status, length, limits) = connector.connection_data(Some(&mut octets));
@@ -113,7 +114,7 @@ impl Client {
         let text = std::str::from_utf8(&octets[..length]).expect("text");
         let offered = regions(text);
         let event = Some(self.ended.event());
-        let begun = Begun::begin(|done| connector.complete_connect(event, done));
+        let begun = PendingCall::begin(|done| connector.complete_connect(event, done));
         assert_eq!(self.wait(|| begun.status()), NtStatus::SUCCESS);
         (connector, offered)
     }
@@ -166,7 +167,7 @@ fn server_at() -> SocketAddr {
 }
 
 #[test]
-fn a_peer_works_on_what_is_offered() {
+fn peer_accesses_offered_regions() {
     if lacks(NEEDS) {
         return;
     }
@@ -211,7 +212,7 @@ fn a_peer_works_on_what_is_offered() {
     assert_eq!(client.success().operation, OperationType::Immediate);
     assert_eq!(client.success().immediate, *b"immediat");
 
-    let begun = Begun::begin(|done| connector.disconnect(done));
+    let begun = PendingCall::begin(|done| connector.disconnect(done));
     assert_eq!(client.wait(|| begun.status()), NtStatus::SUCCESS);
     let events = events(&mut server);
     let told = names(&events);
@@ -229,7 +230,7 @@ fn a_peer_works_on_what_is_offered() {
 
 // An access violation of the peer ends its connection, and the log names the Terminate sent.
 #[test]
-fn terminates_are_told() {
+fn terminates_are_reported() {
     if lacks(NEEDS) {
         return;
     }
@@ -275,7 +276,7 @@ fn peers_share_the_regions() {
     server.expect_line("1: Send of 5 bytes 68656c6c6f", LIMIT);
     second.qp.read(3, &[second.sge(0, 6)], address, stag, NONE).unwrap();
     assert_eq!((second.success().request_context, second.content(0, 6)), (3, b"shared".to_vec()));
-    let begun = Begun::begin(|done| one.0.disconnect(done));
+    let begun = PendingCall::begin(|done| one.0.disconnect(done));
     assert_eq!(first.wait(|| begun.status()), NtStatus::SUCCESS);
     let told = server.expect_line("1: ended: graceful disconnect by the peer", LIMIT);
     assert!(told.contains("receives 1, segments of Writes 1, Reads 0, atomics 0"), "{told}");
@@ -342,7 +343,7 @@ impl First {
 
 /// Connects from the calling thread's namespace, sends `first` and the FIN; returns the number of the received
 /// Terminate, if any.
-fn begin_badly(server: SocketAddr, first: First) -> Option<u32> {
+fn start_invalid(server: SocketAddr, first: First) -> Option<u32> {
     let mut socket = TcpStream::connect(server).unwrap();
     socket.write_all(&Initiator::new(StartupConfig::default()).request()).unwrap();
     let mut octets = Vec::new();
@@ -369,7 +370,7 @@ fn begin_badly(server: SocketAddr, first: First) -> Option<u32> {
 // The log has the error code sent on the wire. A connection that was never established is not logged as closed
 // normally.
 #[test]
-fn an_error_in_the_first_message_is_logged_as_on_the_wire() {
+fn error_in_first_message_is_logged_as_on_the_wire() {
     if lacks(NEEDS) {
         return;
     }
@@ -394,7 +395,7 @@ fn an_error_in_the_first_message_is_logged_as_on_the_wire() {
             (First::Terminate, false, Some(0x1101), 0x3_1101),
             (First::EmptyTerminate, false, None, DisconnectReason::TERMINATED_UNNUMBERED.0),
         ] {
-            let on_the_wire = kernel.run(|| begin_badly(at, first));
+            let on_the_wire = kernel.run(|| start_invalid(at, first));
             assert_eq!(on_the_wire, wire.filter(|_| sent), "{place}: {first:?}");
             let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
             let terminate = event(server.expect_line("\"terminate\"", LIMIT));
@@ -415,7 +416,7 @@ fn an_error_in_the_first_message_is_logged_as_on_the_wire() {
 
 // A connection that exceeds the available memory is rejected; the server and later clients are unaffected.
 #[test]
-fn a_connection_without_room_is_turned_away() {
+fn connection_without_room_is_rejected() {
     if lacks(NEEDS) {
         return;
     }
@@ -433,7 +434,7 @@ fn a_connection_without_room_is_turned_away() {
     let client = Client::new(&switch, 2);
     for _ in 0..2 {
         let connector = client.adapter.create_connector().unwrap();
-        let begun = Begun::begin(|done| {
+        let begun = PendingCall::begin(|done| {
             connector.connect(&client.qp, None, server_at(), LIMITS, &[], done)
         });
         assert_eq!(client.wait(|| begun.status()), NtStatus::CONNECTION_REFUSED);

@@ -24,7 +24,7 @@ const NEEDS: &[Need] =
 const BROKEN_PIPE_STATUS: i32 = 141;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Limit below every retransmission limit: the peer must be notified, not time out.
-const TOLD: Duration = Duration::from_secs(10);
+const NOTIFICATION_LIMIT: Duration = Duration::from_secs(10);
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Serializes the tests: a process between fork and exec briefly holds copies of all open pipes, which would keep a
@@ -69,12 +69,12 @@ impl Conversation {
             (flue, listener.accept().unwrap().0)
         };
         flue.expect_line("connected", LIMIT);
-        socket.set_read_timeout(Some(TOLD)).unwrap();
+        socket.set_read_timeout(Some(NOTIFICATION_LIMIT)).unwrap();
         Self { flue, socket, _host: host }
     }
 
     /// Reads until the kernel reports the end of the connection.
-    fn heard(&mut self) -> io::Result<usize> {
+    fn read_until_end(&mut self) -> io::Result<usize> {
         self.socket.read(&mut [0; 16])
     }
 }
@@ -85,7 +85,7 @@ fn assert_reset(heard: io::Result<usize>) {
 }
 
 #[test]
-fn a_signal_becomes_a_reset() {
+fn signal_resets_connection() {
     if lacks(NEEDS) {
         return;
     }
@@ -97,7 +97,7 @@ fn a_signal_becomes_a_reset() {
             // Held open: end of input would send a FIN.
             let _input = conversation.flue.take_input();
             conversation.flue.signal(signal);
-            assert_reset(conversation.heard());
+            assert_reset(conversation.read_until_end());
             conversation.flue.expect_line("interrupted by", LIMIT);
             conversation.flue.expect_exit(1, LIMIT);
         }
@@ -105,7 +105,7 @@ fn a_signal_becomes_a_reset() {
 }
 
 #[test]
-fn a_failure_becomes_a_reset() {
+fn failure_resets_connection() {
     if lacks(NEEDS) {
         return;
     }
@@ -116,13 +116,13 @@ fn a_failure_becomes_a_reset() {
         // Standard output has no reader.
         drop(conversation.flue.take_output());
         conversation.socket.write_all(b"unheard").unwrap();
-        assert_reset(conversation.heard());
+        assert_reset(conversation.read_until_end());
         conversation.flue.expect_exit(BROKEN_PIPE_STATUS, LIMIT);
     }
 }
 
 #[test]
-fn an_end_in_order_is_a_fin() {
+fn orderly_end_sends_fin() {
     if lacks(NEEDS) {
         return;
     }
@@ -134,12 +134,12 @@ fn an_end_in_order_is_a_fin() {
         let input = conversation.flue.take_input();
         if flue_first {
             drop(input);
-            assert_eq!(conversation.heard().unwrap(), 0);
+            assert_eq!(conversation.read_until_end().unwrap(), 0);
             conversation.socket.shutdown(Shutdown::Write).unwrap();
         } else {
             conversation.socket.shutdown(Shutdown::Write).unwrap();
             drop(input);
-            assert_eq!(conversation.heard().unwrap(), 0);
+            assert_eq!(conversation.read_until_end().unwrap(), 0);
         }
         conversation.flue.expect_exit(0, LIMIT);
         let error = conversation.socket.take_error().unwrap();
@@ -149,7 +149,7 @@ fn an_end_in_order_is_a_fin() {
 
 // The peer of a queue pair is notified too, long before its own timeout.
 #[test]
-fn a_signalled_queue_pair_is_told_to_its_peer() {
+fn signalled_queue_pair_notifies_peer() {
     if lacks(NEEDS) {
         return;
     }
@@ -171,7 +171,7 @@ fn a_signalled_queue_pair_is_told_to_its_peer() {
         server.signal(signal);
         server.expect_exit(1, LIMIT);
         client.expect_exit(1, LIMIT);
-        assert!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < NOTIFICATION_LIMIT, "{:?}", begun.elapsed());
     }
 }
 
@@ -183,7 +183,7 @@ fn queue_pair(options: &str) -> (Process, TcpStream, Namespace) {
     let mut flue = Process::start(&host, command(FLUE, &line), Output::Lines);
     flue.expect_line("listening", LIMIT);
     let mut socket = host.run(|| TcpStream::connect_timeout(&flue_at(), LIMIT)).unwrap();
-    socket.set_read_timeout(Some(TOLD)).unwrap();
+    socket.set_read_timeout(Some(NOTIFICATION_LIMIT)).unwrap();
     let rtr = RtrSet::only(RtrKind::Write);
     let initiator = Initiator::new(StartupConfig { rtr, ..StartupConfig::default() });
     socket.write_all(&initiator.request()).unwrap();
@@ -203,7 +203,7 @@ fn queue_pair(options: &str) -> (Process, TcpStream, Namespace) {
 
 // Idle queue pair: the kernel receives the FIN or RST of each kind of process exit.
 #[test]
-fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
+fn end_of_queue_pair_is_reported_to_kernel() {
     if lacks(NEEDS) {
         return;
     }
@@ -234,7 +234,7 @@ fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
 
 // `flue perf`: when either end is signaled, the other one is notified and exits.
 #[test]
-fn a_signalled_measurement_is_told_to_its_peer() {
+fn signalled_measurement_notifies_peer() {
     if lacks(NEEDS) {
         return;
     }
@@ -256,7 +256,7 @@ fn a_signalled_measurement_is_told_to_its_peer() {
             ends.signal(signal);
             ends.expect_exit(1, LIMIT);
             told.expect_exit(1, LIMIT);
-            assert!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
+            assert!(begun.elapsed() < NOTIFICATION_LIMIT, "{:?}", begun.elapsed());
         }
     }
 }

@@ -29,13 +29,13 @@ const KERNEL_SEED: u64 = 2;
 // Lists a listener and a connection, as table and as document, with every counter of the offload target. The list is
 // empty after the node exits.
 #[test]
-fn it_lists_what_a_node_has() {
+fn ss_lists_listeners_and_connections() {
     if lacks(NEEDS) {
         return;
     }
     let bench = Bench::new(FLUE);
     let mut flue = bench.listen("", Output::Bytes);
-    let listeners = bench.say("ss -tln");
+    let listeners = bench.run_once("ss -tln");
     let rows: Vec<_> =
         listeners.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
     let head: Vec<_> =
@@ -64,7 +64,7 @@ fn it_lists_what_a_node_has() {
     let edges = ["SndUna", "SndNxt", "SndMax"].map(|member| &tree["tcp"]["delegated"][member]);
     assert!(edges[0].is_u64() && edges.iter().all(|edge| *edge == edges[0]), "{tree}");
 
-    let text = bench.say(&format!("ss -tinp state established dport = :{}", peer.port())).out;
+    let text = bench.run_once(&format!("ss -tinp state established dport = :{}", peer.port())).out;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
     let process = format!("node:((\"tap2\",pid={}))", flue.id());
@@ -76,19 +76,19 @@ fn it_lists_what_a_node_has() {
         let found = lines[2].split_whitespace().any(|other| other.starts_with(word));
         assert!(found, "{word}: {text}");
     }
-    assert_eq!(bench.say("ss dport = :1").out.lines().count(), 1, "only the heading");
+    assert_eq!(bench.run_once("ss dport = :1").out.lines().count(), 1, "only the heading");
     assert!(bench.connections("--node tap2 offload inhost").is_empty());
-    let unknown = bench.say("ss --node tap9");
+    let unknown = bench.run_once("ss --node tap9");
     assert_eq!(unknown.status, Some(1));
     assert!(unknown.err.contains("tap9"), "{}", unknown.err);
-    let unclear = bench.say("ss dport 22");
+    let unclear = bench.run_once("ss dport 22");
     assert_eq!(unclear.status, Some(2), "{}", unclear.err);
 
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);
     assert!(bench.sockets().is_empty(), "the node did not remove its socket");
-    let nobody = bench.say("ss");
+    let nobody = bench.run_once("ss");
     assert_eq!((nobody.status, nobody.out.lines().count()), (Some(0), 1));
     assert!(
         nobody.err.contains("no running node") && nobody.err.contains("flue"),
@@ -99,7 +99,7 @@ fn it_lists_what_a_node_has() {
 
 // A killed node leaves its socket file. It is not listed, and the next node removes it.
 #[test]
-fn a_stale_socket_is_no_node() {
+fn stale_socket_is_not_listed() {
     if lacks(NEEDS) {
         return;
     }
@@ -109,9 +109,9 @@ fn a_stale_socket_is_no_node() {
     killed.wait(START);
     let left = bench.sockets();
     assert_eq!(left.len(), 1, "the socket of a killed node: {left:?}");
-    let said = bench.say("ss -a");
+    let said = bench.run_once("ss -a");
     assert_eq!((said.status, said.out.lines().count()), (Some(0), 1), "{}", said.out);
-    let named = bench.say(&format!("ss --node {}", left[0].display()));
+    let named = bench.run_once(&format!("ss --node {}", left[0].display()));
     assert_eq!(named.status, Some(1), "a stale socket that is given by name is an error");
     assert!(named.err.contains("no listener"), "{}", named.err);
     let next = bench.listen("", Output::Bytes);
@@ -122,7 +122,7 @@ fn a_stale_socket_is_no_node() {
 
 // Control clients that send nothing, garbage, or continuous requests: the stream is exact and not delayed.
 #[test]
-fn a_hostile_client_does_not_hold_up_data() {
+fn hostile_client_does_not_delay_data() {
     if lacks(NEEDS) {
         return;
     }
@@ -157,12 +157,12 @@ fn a_hostile_client_does_not_hold_up_data() {
 }
 
 /// Offloads and uploads the connection until it has ended; returns the number of offloads and uploads that succeeded.
-fn move_about(bench: &Bench, peer: &str) -> [u32; 2] {
+fn migrate_until_end(bench: &Bench, peer: &str) -> [u32; 2] {
     let mut moved = [0; 2];
     for step in 0.. {
         let way = step % 2;
         let what = ["offload", "upload"][way];
-        let said = bench.say(&format!("{what} {peer} --wait 20 --json"));
+        let said = bench.run_once(&format!("{what} {peer} --wait 20 --json"));
         let document = said.json();
         let connections = document["result"]["connections"].as_array();
         match connections.map(Vec::as_slice) {
@@ -206,7 +206,7 @@ fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
     let line = flue.expect_line("connected: ", START);
     let remote = line.rsplit(' ').next().unwrap().to_owned();
     let moved = thread::scope(|scope| {
-        let mover = scope.spawn(|| move_about(&bench, &remote));
+        let mover = scope.spawn(|| migrate_until_end(&bench, &remote));
         let (received, error) = exchange(&mut flue, FLUE_SEED, bytes, LIMIT);
         assert!(error.is_none(), "{error:?}");
         assert_eq!(received, Stream::new(KERNEL_SEED).digest(bytes));
@@ -254,7 +254,7 @@ fn check_capture(capture: &std::path::Path, down: u32, up: u32) {
 
 // Refused migrations are reported with their reason, and the connection is unchanged.
 #[test]
-fn what_does_not_move_says_why() {
+fn refused_migration_reports_reason() {
     if lacks(NEEDS) {
         return;
     }
@@ -263,17 +263,21 @@ fn what_does_not_move_says_why() {
     let mut socket = bench.connect();
     socket.write_all(b"hello").unwrap();
     bench.expect("", |one| one["offload_state"] == "InHost" && one["state"] == "ESTAB");
-    let said = bench.say("offload all --json");
+    let said = bench.run_once("offload all --json");
     assert_eq!(said.status, Some(1), "{}", said.out);
     let one = &said.json()["result"]["connections"][0];
     assert_eq!(one["refused"]["ndis_status"], 0xC023_1004_u32, "{one}");
     assert_eq!(one["refused"]["ndis_status_name"], "NDIS_STATUS_OFFLOAD_TCP_ENTRIES");
-    let said = bench.say("offload all");
+    let said = bench.run_once("offload all");
     assert!(said.err.contains("NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)"), "{}", said.err);
     let one = bench.expect("", |one| one["offload_state"] == "InHost" && one["state"] == "ESTAB");
     assert_eq!((&one["offloads"], &one["refusals"]), (&Value::from(0), &Value::from(2)));
-    assert_eq!(bench.say("upload all").status, Some(0), "the connection is in the host already");
-    assert_eq!(bench.say("upload 10.0.0.9:1").status, Some(1));
+    assert_eq!(
+        bench.run_once("upload all").status,
+        Some(0),
+        "the connection is in the host already"
+    );
+    assert_eq!(bench.run_once("upload 10.0.0.9:1").status, Some(1));
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);

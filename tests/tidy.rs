@@ -420,7 +420,7 @@ fn named_tests(row: &str) -> impl Iterator<Item = &str> {
 
 /// Existence of the named tests; `docs/conformance/iwarp.md` has its own check next to the protocol cores.
 #[test]
-fn the_conformance_documents_name_tests_that_are_there() {
+fn conformance_documents_name_existing_tests() {
     let sources: Vec<String> = files("rs").into_iter().map(|(_, text)| text).collect();
     let mut findings = String::new();
     let mut named = 0;
@@ -506,7 +506,7 @@ fn labels() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn the_tcp_requirements_are_judged_and_proved() {
+fn tcp_requirements_have_verdicts_and_tests() {
     let file = "docs/conformance/tcp.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let rows: Vec<_> = text.lines().filter_map(requirement).collect();
@@ -583,7 +583,7 @@ fn numbering_errors(ids: &[&str]) -> String {
 }
 
 #[test]
-fn the_chimneys_rules_are_judged_and_proved() {
+fn chimney_rules_have_verdicts_and_tests() {
     let file = "docs/conformance/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let rows: Vec<_> = text.lines().filter_map(chimney_row).collect();
@@ -621,7 +621,7 @@ fn section<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 }
 
 #[test]
-fn the_chimneys_document_has_every_status_and_its_tests() {
+fn chimney_document_has_every_status_and_its_tests() {
     let file = "docs/reference/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let rows = section(&text, "Statuses");
@@ -669,7 +669,7 @@ const STATE: [&str; 9] = [
 ];
 
 #[test]
-fn the_chimneys_document_has_every_variable() {
+fn chimney_document_has_every_variable() {
     let file = "docs/reference/chimney-state.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let state = fs::read_to_string(root().join("offload-engine/src/state.rs")).unwrap();
@@ -686,7 +686,7 @@ fn the_chimneys_document_has_every_variable() {
 }
 
 #[test]
-fn links_in_documents_lead_somewhere() {
+fn links_in_documents_resolve() {
     let mut findings = String::new();
     for (file, text) in files("md") {
         let directory = root().join(&file);

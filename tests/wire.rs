@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{command, exchange};
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
-use flue_test_support::load::quiet;
+use flue_test_support::load::repeat_until_quiet;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
@@ -64,7 +64,7 @@ fn assert_clean(wire: &Counters) {
 /// scheduled sends a tail loss probe.
 fn cleanly(options: &str, at: IpAddr) {
     let run = || clean_run(options, at);
-    quiet(run, |hosts| {
+    repeat_until_quiet(run, |hosts| {
         hosts.iter().all(|[sent, again, dropped]| *again <= sent / 1000 + 2 + dropped)
     });
 }
@@ -85,8 +85,8 @@ fn clean_run(options: &str, at: IpAddr) -> [[u64; 3]; 2] {
 }
 
 flue_test_support::tests! { NEEDS;
-    clean_with_super_segments => cleanly("--vnet on", RIGHT_V4);
-    clean_with_super_segments_over_ipv6 => cleanly("--vnet on", RIGHT_V6);
+    clean_with_gso_packets => cleanly("--vnet on", RIGHT_V4);
+    clean_with_gso_packets_over_ipv6 => cleanly("--vnet on", RIGHT_V6);
     clean_with_plain_frames => cleanly("--vnet off", RIGHT_V4);
     /// Delay applies to whole GSO packets.
     clean_and_late => cleanly("--vnet on --delay 2ms", RIGHT_V4);
@@ -150,7 +150,7 @@ flue_test_support::tests! { NEEDS;
             (took, wire_time)
         };
         // A kernel that is not scheduled leaves the wire idle.
-        quiet(run, |(took, wire_time)| *took < *wire_time * 3);
+        repeat_until_quiet(run, |(took, wire_time)| *took < *wire_time * 3);
     };
     /// All impairments at once; both streams are exact.
     everything_at_once => {
@@ -201,7 +201,7 @@ fn between_flues(
 }
 
 #[test]
-fn a_flue_pair_through_loss_and_reordering() {
+fn flue_pair_survives_loss_and_reordering() {
     let options = "--drop 0.5 --burst 3 --reorder 1 --delay 1ms --seed 4";
     let Some((wire, nodes)) = between_flues(options, "", 8 * MIB) else { return };
     nodes.into_iter().for_each(|mut node| node.expect_exit(0, LIMIT));
@@ -213,7 +213,7 @@ fn a_flue_pair_through_loss_and_reordering() {
 /// Neither connection is offloaded, and both ends lose data and acknowledgments. All bytes arrive. The exit status of
 /// a node depends on timing: the other node exits 500 ms after its end, even if its last acknowledgment was lost.
 #[test]
-fn a_pair_that_stays_in_the_host_through_loss() {
+fn pair_in_host_survives_loss() {
     let pair = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10);
     let Some((wire, _)) = pair else { return };
     assert!(wire.to_right("lost") > 0 && wire.to_left("lost") > 0, "{wire:?}");
@@ -221,7 +221,7 @@ fn a_pair_that_stays_in_the_host_through_loss() {
 
 /// A wire with a duration ends on its own, reports its counters, and removes its TAPs.
 #[test]
-fn it_ends_by_itself_and_says_what_it_did() {
+fn wire_with_duration_exits_and_reports_counters() {
     if lacks(NEEDS) {
         return;
     }
@@ -238,7 +238,7 @@ fn it_ends_by_itself_and_says_what_it_did() {
 }
 
 #[test]
-fn what_is_missing_is_told_with_its_status() {
+fn missing_prerequisite_is_reported_with_its_status() {
     if lacks(NEEDS) {
         return;
     }
@@ -260,7 +260,7 @@ fn what_is_missing_is_told_with_its_status() {
 
 /// Another process deletes a TAP in use.
 #[test]
-fn a_tap_that_goes_is_told() {
+fn removed_tap_is_reported() {
     if lacks(NEEDS) {
         return;
     }

@@ -80,7 +80,7 @@ fn fpdus(pdus: &[Pdu]) -> Vec<&Fpdu> {
 
 // Every kind of message and every Terminate error, decoded by Wireshark with the profile and by flue's decoder.
 #[test]
-fn wireshark_reads_what_we_read() {
+fn wireshark_agrees_with_own_decoder() {
     if lacks(NEEDS) {
         return;
     }
@@ -116,7 +116,7 @@ fn wireshark_reads_what_we_read() {
 // Wireshark accepts each line of the profile: it reports no error about preferences, colors or filters, and no
 // malformed frame. Without the profile, the port's own dissector decodes the connection.
 #[test]
-fn the_profile_is_understood() {
+fn profile_is_accepted_by_wireshark() {
     if lacks(NEEDS) {
         return;
     }

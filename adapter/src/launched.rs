@@ -24,7 +24,7 @@ use std::{
 
 use host_stack::dad::Detection;
 use offload_engine::{
-    descriptor::moved_up,
+    descriptor::move_to_high_number,
     link::{Link, NapiMode},
 };
 use rdma_over_tcp::{
@@ -116,7 +116,7 @@ const TABLE_LINK: &[u8] = b"/memfd:flue-connections (deleted)";
 
 /// Moves a descriptor to a high number and clears its close-on-exec flag.
 fn inheritable(descriptor: OwnedFd) -> OwnedFd {
-    let moved = moved_up(descriptor);
+    let moved = move_to_high_number(descriptor);
     // Cannot fail for an open descriptor.
     let _ = fcntl_setfd(&moved, FdFlags::empty());
     moved
@@ -208,7 +208,7 @@ impl LaunchedNode {
         }
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
         // Move before locking: the move closes the first descriptor, which would release the lock.
-        let file = File::from(moved_up(file.into()));
+        let file = File::from(move_to_high_number(file.into()));
         if !lock(&file)? {
             let tap = &self.options.tap;
             return Err(Error::Busy(format!("TAP {tap}: in use by another process")));

@@ -14,8 +14,8 @@ use crate::{
     address_map::AddressMap,
     control::{
         message::NodeName,
-        place::ControlPlace,
         server::{self, Control},
+        socket_path::ControlSocketPath,
     },
     error::Error,
     launched::LaunchedNode,
@@ -133,7 +133,7 @@ pub struct AdapterOptions {
     pub map: AddressMap,
     /// The control socket; `None`: in the directory of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub control: Option<ControlPlace>,
+    pub control: Option<ControlSocketPath>,
 }
 
 /// A running adapter.
@@ -215,8 +215,8 @@ impl AdapterOptions {
             None => NodeName::of_sockets(),
             Some(node) => NodeName::of(&node.clone().completed()?),
         };
-        let place = self.control.clone().unwrap_or_else(|| ControlPlace::resolve(None));
-        server::serve(adapters, name, &place)
+        let socket_path = self.control.clone().unwrap_or_else(|| ControlSocketPath::resolve(None));
+        server::serve(adapters, name, &socket_path)
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
         let sockets = SocketsOptions { pcap: Some(pcap.clone()), seed: None };
         let options = AdapterOptions {
             transport: TransportOptions::Sockets(sockets),
-            control: Some(ControlPlace::Path(socket.clone())),
+            control: Some(ControlSocketPath::Path(socket.clone())),
             ..AdapterOptions::default()
         };
         let opened = options.open(Config::default()).unwrap();

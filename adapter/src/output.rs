@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use offload_engine::descriptor::{Guarded, moved_up};
+use offload_engine::descriptor::{Guarded, move_to_high_number};
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -35,7 +35,9 @@ impl OutputFile {
     pub fn create(option: &str, path: &Path) -> Result<Self, Error> {
         let name = format!("{option} {}", path.display());
         match File::create(path) {
-            Ok(file) => Ok(Self { file: File::from(moved_up(file.into())).into(), name }),
+            Ok(file) => {
+                Ok(Self { file: File::from(move_to_high_number(file.into())).into(), name })
+            }
             Err(error) => Err(failure(&name, &error)),
         }
     }

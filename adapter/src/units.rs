@@ -61,12 +61,12 @@ impl FromStr for Percent {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "expected a percentage, 0 to 100, such as 0.5 or 2%";
+        const EXPECTED: &str = "expected a percentage, 0 to 100, such as 0.5 or 2%";
         match number_and_unit(text) {
             Some((number, "" | "%")) if number <= 100.0 => {
                 Ok(Self { parts_per_million: (number * 1e4).round() as u32 })
             }
-            _ => refuse(WANTED),
+            _ => refuse(EXPECTED),
         }
     }
 }
@@ -115,8 +115,9 @@ impl FromStr for BitRate {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "expected a rate in bits per second, 1kbit to 1Tbit, such as 100Mbit";
-        let Some((number, unit)) = number_and_unit(text) else { return refuse(WANTED) };
+        const EXPECTED: &str =
+            "expected a rate in bits per second, 1kbit to 1Tbit, such as 100Mbit";
+        let Some((number, unit)) = number_and_unit(text) else { return refuse(EXPECTED) };
         let factor = match unit.to_ascii_lowercase().trim_end_matches("/s") {
             "bit" => 1.0,
             "kbit" => 1e3,
@@ -126,11 +127,11 @@ impl FromStr for BitRate {
             "bps" | "kbps" | "mbps" | "gbps" => {
                 return refuse("bps is ambiguous: bits or bytes: use kbit, Mbit, Gbit");
             }
-            _ => return refuse(WANTED),
+            _ => return refuse(EXPECTED),
         };
         let rate = number * factor;
         if rate < RATE_BPS_MIN as f64 || rate > RATE_BPS_MAX as f64 {
-            return refuse(WANTED);
+            return refuse(EXPECTED);
         }
         Ok(Self(rate.round() as u64))
     }
@@ -158,12 +159,12 @@ impl FromStr for QueueSize {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "expected bytes, 1B to 1GiB (kB, KiB, MB, MiB), frames, 1p to 1000000p, or a time \
+        const EXPECTED: &str = "expected bytes, 1B to 1GiB (kB, KiB, MB, MiB), frames, 1p to 1000000p, or a time \
                               at the rate, such as 20ms";
         if let Ok(time) = parse_delay(text) {
             return Ok(Self::Nanos(time.as_nanos() as u64));
         }
-        let Some((number, unit)) = number_and_unit(text) else { return refuse(WANTED) };
+        let Some((number, unit)) = number_and_unit(text) else { return refuse(EXPECTED) };
         let factor = match unit {
             "p" if (1.0..=1e6).contains(&number) && number.fract() == 0.0 => {
                 return Ok(Self::Frames(number as u32));
@@ -176,13 +177,13 @@ impl FromStr for QueueSize {
             "b" | "kb" | "mb" | "k" | "m" => {
                 return refuse("kb is ambiguous: bits or bytes: use kB or KiB");
             }
-            _ => return refuse(WANTED),
+            _ => return refuse(EXPECTED),
         };
         let bytes = number * factor;
         if (1.0..=f64::from(1 << 30)).contains(&bytes) {
             Ok(Self::Bytes(bytes.round() as u64))
         } else {
-            refuse(WANTED)
+            refuse(EXPECTED)
         }
     }
 }
@@ -264,11 +265,11 @@ impl FromStr for IpPrefix {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "expected an address with prefix length, such as 10.77.0.2/24";
-        let Some((address, prefix_len)) = text.split_once('/') else { return refuse(WANTED) };
+        const EXPECTED: &str = "expected an address with prefix length, such as 10.77.0.2/24";
+        let Some((address, prefix_len)) = text.split_once('/') else { return refuse(EXPECTED) };
         match (address.parse(), prefix_len.parse()) {
             (Ok(address), Ok(length)) if !prefix_len.starts_with('+') => Self::new(address, length),
-            _ => refuse(WANTED),
+            _ => refuse(EXPECTED),
         }
     }
 }

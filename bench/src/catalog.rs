@@ -104,8 +104,8 @@ fn kernel_ping(wait: &str) -> Contestant {
     named("kernel TCP", System::Kernel, perf("tcp-rr", Route::TwoKernels, &client, wait, ""))
 }
 
-fn yardstick(name: &str, system: System, line: &str) -> Contestant {
-    named(name, system, Job::Yardstick { arguments: strings(line) })
+fn baseline(name: &str, system: System, line: &str) -> Contestant {
+    named(name, system, Job::Baseline { arguments: strings(line) })
 }
 
 fn goal(metric: Metric, peer: &str, goal: Bound) -> Goal {
@@ -236,7 +236,7 @@ fn round_trips() -> Vec<Group> {
     use Bound::{ExcessAtMost, RatioAtMost};
     let metric = Metric::LatencyP50Ns;
     let ping = |kind| flue(kind, &format!("-s {PING_BYTES}"));
-    let floor = || yardstick("TAP's floor", System::Tap, "tap-rtt");
+    let floor = || baseline("TAP's floor", System::Tap, "tap-rtt");
     let stretch = || Goal {
         metric,
         peer: Some("TAP's floor".into()),
@@ -303,9 +303,9 @@ fn streams() -> Vec<Group> {
         let job = perf("tcp-bw", route, &format!("-s {MIB}"), "", node);
         named("flue", System::Flue, job)
     };
-    let bare = |line: &str| yardstick("bare TCP", System::BareTcp, line);
-    let smoltcp = |line: &str| yardstick("smoltcp", System::Smoltcp, line);
-    let super_segments = |id: &str, title: &str, route, line: &str| {
+    let bare = |line: &str| baseline("bare TCP", System::BareTcp, line);
+    let smoltcp = |line: &str| baseline("smoltcp", System::Smoltcp, line);
+    let gso_packets = |id: &str, title: &str, route, line: &str| {
         let near = goal(metric, "bare TCP", RatioAtLeast(0.85));
         let ahead = Goal {
             metric,
@@ -325,13 +325,13 @@ fn streams() -> Vec<Group> {
         row(id, title, metric, contestants, goals)
     };
     vec![
-        super_segments(
+        gso_packets(
             "stream-to-kernel",
             "stream to a kernel socket, GSO packets",
             Route::NodeToKernel,
             "bare-tcp-send",
         ),
-        super_segments(
+        gso_packets(
             "stream-from-kernel",
             "stream from a kernel socket, GSO packets",
             Route::KernelToNode,

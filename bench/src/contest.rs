@@ -136,7 +136,7 @@ pub(super) enum Job {
     /// One stream of iperf3.
     Iperf3,
     /// `flue bench baseline KIND`.
-    Yardstick {
+    Baseline {
         /// Kind and its options.
         arguments: Vec<String>,
     },
@@ -146,7 +146,7 @@ impl Job {
     /// Returns the external software that the job requires.
     pub(super) const fn needs(&self) -> Need {
         match self {
-            Self::Perf(_) | Self::Yardstick { .. } => Need::Nothing,
+            Self::Perf(_) | Self::Baseline { .. } => Need::Nothing,
             Self::Libfabric { .. } | Self::LibfabricConnect { .. } => Need::Libfabric,
             Self::Perftest { .. } => Need::Perftest,
             Self::Cmtime { .. } => Need::Cmtime,

@@ -12,11 +12,11 @@
 //! |---|---|
 //! | `contest` | types: group, contestant, job, metric, goal |
 //! | `catalog` | all groups and goals |
-//! | `place` | network namespaces, and starting programs in them |
+//! | `namespaces` | network namespaces, and starting programs in them |
 //! | `pace` | repetition of samples taken while the machine was slow |
 //! | `process` | child processes with deadlines |
 //! | `tools` | the command line of each job, and parsing its output |
-//! | `found` | search for installed peers |
+//! | `installed` | search for installed peers |
 //! | `syscalls` | system calls per message, counted by strace |
 //! | `baseline` | measuring programs of this crate: raw TAP, minimal TCP, smoltcp, libfabric |
 //!
@@ -26,22 +26,22 @@
 //!    `Outcome`, and fails when a frame was lost.
 //! 2. Add a variant to [`baseline::Kind`], with its name and its call. `flue bench baseline NAME` then prints one line
 //!    of JSON.
-//! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` in which it is compared. A new kind of program
+//! 3. Add a contestant with `Job::Baseline` to the groups in `catalog` in which it is compared. A new kind of program
 //!    also needs a `System`, with a color in `page/style.css`.
 //! 4. Add a test to `tests/baseline.rs` of the workspace, and a sentence to `docs/tools/perf.md`.
 //!
-//! An external program is a `Job` instead, with its command line and parser in `tools` and a check in `found`.
+//! An external program is a `Job` instead, with its command line and parser in `tools` and a check in `installed`.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
 mod catalog;
 mod contest;
-mod found;
+mod installed;
 mod machine;
+mod namespaces;
 mod outcome;
 mod pace;
 mod page;
-mod place;
 mod process;
 mod rounds;
 mod sample;
@@ -60,15 +60,15 @@ use clap::{Args, Subcommand};
 use flue_network::environment;
 use flue_report::{Console, Document, failure::Failure};
 
-pub use self::place::JoinArgs;
+pub use self::namespaces::JoinArgs;
 use self::{
-    baseline::YardstickArgs,
+    baseline::BaselineArgs,
     contest::{Group, Job, Need},
-    found::Found,
+    installed::Installed,
     machine::{Build, Machine},
+    namespaces::Namespaces,
     outcome::{Contest, Report, Score, Settings},
     pace::{Pace, ResampleCounts},
-    place::Place,
     process::{Fault, Signals},
     rounds::{Measure, Rounds, Step},
     sample::Sample,
@@ -163,7 +163,7 @@ pub struct BenchArgs {
 #[allow(missing_docs, reason = "a comment on a variant would replace its help")]
 pub enum BenchPart {
     #[command(name = "baseline", alias = "yardstick", hide = true)]
-    Yardstick(YardstickArgs),
+    Yardstick(BaselineArgs),
     #[command(hide = true)]
     Join(JoinArgs),
     #[command(hide = true)]
@@ -183,7 +183,7 @@ pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     match &args.part {
         Some(BenchPart::Yardstick(args)) => baseline::run(args, console),
         Some(BenchPart::Join(args)) => args.run(),
-        Some(BenchPart::Hold) => place::hold(),
+        Some(BenchPart::Hold) => namespaces::hold(),
         None => run_bench(args, console),
     }
 }
@@ -199,27 +199,27 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
         fs::write(path, "").map_err(|error| write_failure(path, &error))?;
     }
     environment::check_tun()?;
-    let place = Place::make(args.mtu)?;
+    let namespaces = Namespaces::make(args.mtu)?;
     let scratch = Scratch::new()?;
     let needs: Vec<Need> =
         groups.iter().flat_map(|it| &it.contestants).map(|it| it.job.needs()).collect();
-    let found = found::search(&scratch.0, &needs);
+    let installed = installed::search(&scratch.0, &needs);
     let signals =
         Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
-    let mut report = new_report(args, &place, &found);
+    let mut report = new_report(args, &namespaces, &installed);
     show_setup(&report, console);
-    let programs = found.programs.clone();
-    let tools = Tools::new(&place, &signals, args.seconds, args.mtu, programs);
+    let programs = installed.programs.clone();
+    let tools = Tools::new(&namespaces, &signals, args.seconds, args.mtu, programs);
     let mut bench = Bench { tools, pace: Pace::new(), progress: Progress::new(args.quiet) };
     report.contests =
-        groups.iter().map(|group| Contest::new(group, bench.scores(group, &found))).collect();
+        groups.iter().map(|group| Contest::new(group, bench.scores(group, &installed))).collect();
     let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
     let mut ended = rounds::run(&groups, &mut report.contests, rounds, &mut bench);
     for (group, contest) in groups.iter().zip(&mut report.contests) {
         contest.summarize(group);
     }
     if ended.is_ok() && args.syscalls {
-        ended = bench.count_calls(&groups, &found, &scratch.0, &mut report);
+        ended = bench.count_calls(&groups, &installed, &scratch.0, &mut report);
     }
     bench.progress.clear();
     report.interrupted_by = ended.err();
@@ -253,10 +253,10 @@ fn list(groups: &[Group], console: &mut Console<'_>) {
         let peers: Vec<&str> = group.contestants[1..].iter().map(|it| it.name.as_str()).collect();
         table.row([group.id.clone(), group.title.clone(), peers.join(", ")]);
     }
-    console.say(table);
+    console.print(table);
 }
 
-fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
+fn new_report(args: &BenchArgs, namespaces: &Namespaces, installed: &Installed) -> Report {
     let plot_rounds = if args.quick { 1 } else { args.rounds.min(PLOT_ROUNDS_MAX) };
     Report {
         flue: Build::read(),
@@ -271,10 +271,10 @@ fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
             mtu_bytes: args.mtu,
             vnet_header: true,
             crc: true,
-            congestion_control: place.congestion_control,
+            congestion_control: namespaces.congestion_control,
         },
-        namespaces: place.names.clone(),
-        peers: found.peers.clone(),
+        namespaces: namespaces.names.clone(),
+        peers: installed.peers.clone(),
         interrupted_by: None,
         resampled: ResampleCounts::default(),
         contests: Vec::new(),
@@ -285,43 +285,43 @@ fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
 /// Prints the setup of the run.
 fn show_setup(report: &Report, console: &mut Console<'_>) {
     for line in page::facts(report) {
-        console.say(line);
+        console.print(line);
     }
     for peer in report.peers.iter().filter(|peer| !peer.found) {
         let (name, why, package) = (peer.name, &peer.detail, peer.package);
-        console.say(format_args!("{name}: skipped: {why}: apt-get install {package} (Debian)"));
+        console.print(format_args!("{name}: skipped: {why}: apt-get install {package} (Debian)"));
     }
     if report.flue.profile == "debug" {
-        console.say("flue: debug build: the figures are meaningless; use a release build");
+        console.print("flue: debug build: the figures are meaningless; use a release build");
     }
 }
 
 fn show_results(report: &Report, console: &mut Console<'_>) {
     if report.contests.iter().any(|contest| contest.is_row) {
-        console.say(format_args!("\n{}", text::rows(report)));
-        console.say("medians of the rounds; ratio: median of flue divided by that of the peer");
+        console.print(format_args!("\n{}", text::rows(report)));
+        console.print("medians of the rounds; ratio: median of flue divided by that of the peer");
     }
     for (panel, title) in page::PANELS {
         if let Some(table) = text::points(report, panel) {
-            console.say(format_args!("\n{title}, Gbit/s\n{table}"));
+            console.print(format_args!("\n{title}, Gbit/s\n{table}"));
         }
     }
     if let Some(table) = text::system_calls(report) {
-        console.say(format_args!("\nSystem calls under strace\n{table}"));
+        console.print(format_args!("\nSystem calls under strace\n{table}"));
     }
     let ResampleCounts { again, slow } = report.resampled;
     if again + slow > 0 {
-        console.say(format_args!(
+        console.print(format_args!(
             "data exchange between CPUs: slow at times: {again} samples repeated, {slow} slow samples kept"
         ));
     }
     for line in text::failures(report) {
-        console.say(line);
+        console.print(line);
     }
     let tally = report.tally();
     if tally != outcome::VerdictCounts::default() {
         let outcome::VerdictCounts { met, missed, unknown } = tally;
-        console.say(format_args!("goals: {met} met, {missed} missed, {unknown} not measured"));
+        console.print(format_args!("goals: {met} met, {missed} missed, {unknown} not measured"));
     }
 }
 
@@ -336,11 +336,11 @@ fn write_files(
         let text = document.pretty().map_err(io::Error::other);
         text.and_then(|text| fs::write(path, text + "\n"))
             .map_err(|error| write_failure(path, &error))?;
-        console.say(format_args!("results: {}", path.display()));
+        console.print(format_args!("results: {}", path.display()));
     }
     if let Some(path) = &args.html {
         fs::write(path, page::html(report)).map_err(|error| write_failure(path, &error))?;
-        console.say(format_args!("charts: {}", path.display()));
+        console.print(format_args!("charts: {}", path.display()));
     }
     Ok(())
 }
@@ -372,9 +372,9 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn scores(&mut self, group: &Group, found: &Found) -> Vec<Score> {
+    fn scores(&mut self, group: &Group, installed: &Installed) -> Vec<Score> {
         let score = |it: &contest::Contestant| {
-            let absent = (!found.has(it.job.needs())).then(|| "not found".to_owned());
+            let absent = (!installed.has(it.job.needs())).then(|| "not found".to_owned());
             Score::new(it, self.tools.command_line(&it.job), absent)
         };
         group.contestants.iter().map(score).collect()
@@ -383,11 +383,11 @@ impl Bench<'_> {
     fn count_calls(
         &mut self,
         groups: &[Group],
-        found: &Found,
+        installed: &Installed,
         scratch: &Path,
         report: &mut Report,
     ) -> Result<(), i32> {
-        let Some(strace) = &found.strace else { return Ok(()) };
+        let Some(strace) = &installed.strace else { return Ok(()) };
         for group in groups.iter().filter(|group| group.is_row) {
             self.progress.line(&format!("system calls: {}", group.id));
             let job = &group.contestants[0].job;

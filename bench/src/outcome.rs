@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     contest::{Bound, Contestant, Group, Metric, Panel, System},
-    found::Peer,
+    installed::Peer,
     machine::{Build, Machine},
     pace::ResampleCounts,
     sample::Sample,

@@ -96,7 +96,7 @@ impl Signals {
 
 /// Exited program.
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(super) struct ExitedProgram {
     /// Exit status.
     pub(super) status: ExitStatus,
     /// Standard output.
@@ -107,7 +107,7 @@ pub(super) struct Ended {
     pub(super) cpu_seconds: Option<(f64, f64)>,
 }
 
-impl Ended {
+impl ExitedProgram {
     /// Returns the last line of standard error, or of standard output if that is empty.
     pub(super) fn last_output(&self) -> &str {
         last_line(&self.err).or_else(|| last_line(&self.out)).unwrap_or("no output")
@@ -201,7 +201,11 @@ impl Running {
     }
 
     /// Waits for the exit of the program, at most `limit`.
-    pub(super) fn wait(&mut self, signals: &Signals, limit: Duration) -> Result<Ended, Fault> {
+    pub(super) fn wait(
+        &mut self,
+        signals: &Signals,
+        limit: Duration,
+    ) -> Result<ExitedProgram, Fault> {
         if self.wait_some(signals, limit)? {
             return self.collect();
         }
@@ -243,7 +247,7 @@ impl Running {
     }
 
     /// Collects status and output of a program that has exited.
-    fn collect(&mut self) -> Result<Ended, Fault> {
+    fn collect(&mut self) -> Result<ExitedProgram, Fault> {
         let failed = Fault::of(&self.name);
         let pid = Pid::from_child(&self.child);
         // /proc has its CPU times until it is reaped.
@@ -252,7 +256,7 @@ impl Running {
         let cpu_seconds = cpu_seconds_of(self.child.id());
         let status = self.child.wait().map_err(&failed)?;
         self.is_over = true;
-        Ok(Ended { status, out: read(&self.out), err: read(&self.err), cpu_seconds })
+        Ok(ExitedProgram { status, out: read(&self.out), err: read(&self.err), cpu_seconds })
     }
 }
 

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn own_probe_that_comes_back_is_no_conflict() {
+    fn reflected_own_probe_is_no_conflict() {
         for address in addresses() {
             let probe = probe(OURS, address).unwrap();
             assert_eq!(conflict(&probe, OURS, &addresses()), None);

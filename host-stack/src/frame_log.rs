@@ -71,7 +71,7 @@ impl LinkWrapper for LoggedLink {
         outcome
     }
 
-    fn wants_comments(&self) -> bool {
+    fn uses_comments(&self) -> bool {
         true
     }
 }

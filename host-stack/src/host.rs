@@ -134,7 +134,7 @@ pub struct Host {
     /// Connections of `offloaded` whose target may hold outdated cached variables.
     outdated: BTreeSet<OffloadHandle>,
     /// Time of the next solicitation of missing next hops.
-    seek_hops_at: Option<Instant>,
+    solicit_hops_at: Option<Instant>,
     /// Known Ethernet addresses of gateways.
     gateway_macs: BTreeMap<IpAddr, MacAddress>,
     paths: Paths,
@@ -218,7 +218,7 @@ impl Host {
             isns: Isns::new(isn_key),
             listeners: BTreeMap::new(),
             outdated: BTreeSet::new(),
-            seek_hops_at: None,
+            solicit_hops_at: None,
             gateway_macs: BTreeMap::new(),
             paths: Paths::default(),
             time_waits: TimeWaits::default(),
@@ -403,7 +403,7 @@ impl Host {
         let mut work = false;
         loop {
             let result = self.interface.poll_egress(at, &mut self.device, &mut self.sockets);
-            self.send_down(now);
+            self.pass_sent_frames(now);
             if result == smoltcp::iface::PollResult::None {
                 return work;
             }
@@ -412,7 +412,7 @@ impl Host {
     }
 
     /// Passes frames sent by smoltcp through the observer to the engine.
-    fn send_down(&mut self, now: Instant) {
+    fn pass_sent_frames(&mut self, now: Instant) {
         while let Some(mut frame) = self.device.sent.pop_front() {
             let mut shard = ShardId::FIRST;
             if let Frame::Tcp(segment) = wire::parse(&frame)
@@ -456,7 +456,7 @@ impl Host {
             let offload_at = self.offload_at(connection).filter(|at| *at > now);
             connection.deadline(offload_at)
         });
-        let others = [self.next_probe(), self.seek_hops_at, self.half_open_at];
+        let others = [self.next_probe(), self.solicit_hops_at, self.half_open_at];
         smoltcp.into_iter().chain(deadlines).chain(others.into_iter().flatten()).min()
     }
 }

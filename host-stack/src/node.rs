@@ -111,7 +111,7 @@ struct Membership {
 impl Drop for Membership {
     /// Takes no lock: the last handle may be dropped on any thread.
     fn drop(&mut self) {
-        self.requests.request_of(self.client, Request::Leave);
+        self.requests.request_of(self.client, Request::Unregister);
         // With manual progress the thread that sleeps on the engine's doorbell runs the host stack.
         self.engine_doorbell.ring();
     }
@@ -179,7 +179,7 @@ fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_sil
         return;
     }
     for other in shards.iter().filter(|other| !std::ptr::eq(&***other, own)) {
-        other.lose_with(failure.clone());
+        other.fail_with_lost(failure.clone());
         other.doorbell().ring();
     }
 }
@@ -372,11 +372,11 @@ impl<C: NodeClient> Node<C> {
     }
 
     /// Returns the state of these connections in the offload target; `None`: not offloaded.
-    pub fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+    pub fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         let mut snapshots = vec![None; handles.len()];
         self.with_engines(|engine, now| {
             for (snapshot, handle) in snapshots.iter_mut().zip(handles) {
-                *snapshot = snapshot.or_else(|| engine.look(now, *handle));
+                *snapshot = snapshot.or_else(|| engine.snapshot(now, *handle));
             }
         });
         snapshots

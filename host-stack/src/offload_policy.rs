@@ -6,7 +6,7 @@
 //! | offload time with `Auto` | after a byte count in one direction, or at an age | [`AUTO_OFFLOAD_BYTES`], no age |
 //! | ports | all, or a list, local or remote | all |
 //! | followed upload reasons | the mandatory ones, and a list of optional ones | none |
-//! | rest in the host after such an upload | [`OffloadRules::rest`] | 10 s |
+//! | rest in the host after such an upload | [`OffloadRules::holddown`] | 10 s |
 //! | rest after an upload by the client | until it requests an offload ([`crate::socket::Request::Offload`]) | |
 //! | rest after a refusal | the same time if the target may have room later; otherwise permanent | 10 s |
 //!
@@ -32,7 +32,7 @@ pub struct OffloadRules {
     /// Optional upload reasons that the host follows.
     pub upload_on: UploadReasons,
     /// Minimum time of a connection in the host after a refusal, or after an upload not requested by its client.
-    pub rest: Duration,
+    pub holddown: Duration,
 }
 
 impl Default for OffloadRules {
@@ -41,7 +41,7 @@ impl Default for OffloadRules {
             after_age: None,
             ports: None,
             upload_on: UploadReasons::default(),
-            rest: Duration::from_secs(10),
+            holddown: Duration::from_secs(10),
         }
     }
 }

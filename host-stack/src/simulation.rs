@@ -11,7 +11,7 @@ use std::io;
 
 use offload_engine::time::Instant;
 
-pub use self::streams::{has_no_connection, impaired_wire, patient_engine, station};
+pub use self::streams::{engine_with_long_time_wait, has_no_connection, impaired_wire, station};
 use crate::node::{Core, Cores};
 
 /// Maximum iterations of both nodes at one virtual time. More is a livelock.

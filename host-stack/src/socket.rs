@@ -22,7 +22,9 @@ use offload_engine::{
     time::Duration,
 };
 
-pub use offload_engine::listing::{ConnectionRow, Moves, OffloadState, Refusal, SocketState};
+pub use offload_engine::listing::{
+    ConnectionRow, MigrationCounts, OffloadState, Refusal, SocketState,
+};
 
 /// Maximum bytes sent by a client ([`Request::Send`]) and not completed by a [`Notice::Sent`], including lists returned
 /// by an upload. A single list may be larger if nothing else is outstanding.
@@ -123,7 +125,7 @@ pub enum Request {
         /// The data.
         list: NetBufferList,
         /// True to begin a segment, which is sent after all earlier data. Retransmitted segments may begin elsewhere.
-        apart: bool,
+        begins_segment: bool,
     },
     /// Report consumption of bytes delivered by `Data`.
     Consumed {
@@ -173,7 +175,7 @@ pub enum Request {
     },
     /// Unregister the client: its listeners are closed, its connections are reset in either stack, and it receives no
     /// further notices.
-    Leave,
+    Unregister,
     /// List listeners and connections by handle.
     List {
         /// Handle to list; `None`: all.
@@ -363,7 +365,7 @@ pub enum Notice {
     },
 }
 
-/// Request and its client, which owns the resulting connection or listener. [`ClientTag::NOBODY`]: a caller that
+/// Request and its client, which owns the resulting connection or listener. [`ClientTag::NONE`]: a caller that
 /// receives no notices.
 #[derive(Debug)]
 pub struct ClientRequest {
@@ -472,7 +474,7 @@ impl RequestPort {
 
     /// Sends a request without a client, and wakes the host stack.
     pub fn request(&self, request: Request) {
-        self.request_of(ClientTag::NOBODY, request);
+        self.request_of(ClientTag::NONE, request);
     }
 
     /// Sends a request of a client, and wakes the host stack.

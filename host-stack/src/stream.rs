@@ -11,7 +11,7 @@
 //! connection in the host enters TIME-WAIT, the stream receives all remaining data. That is at most one receive buffer
 //! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) beyond that limit.
 
-mod below;
+mod stacks;
 
 use core::ops::RangeInclusive;
 use std::{collections::VecDeque, net::SocketAddr, vec::Vec};
@@ -173,13 +173,13 @@ impl Stream {
         }
         self.switch.close();
         if error == Some(HostError::StateLost) {
-            self.switch.lose();
+            self.switch.discard_lists();
         }
-        self.give_back();
+        self.return_unsent();
     }
 
     /// Completes lists that can no longer be sent, once all older ones are complete.
-    fn give_back(&mut self) {
+    fn return_unsent(&mut self) {
         while let Some(mut list) = self.switch.poll_unsent() {
             list.complete(NdisStatus::REQUEST_ABORTED, 0);
             self.completed.push_back(list);
@@ -192,12 +192,12 @@ impl Stream {
         if list.context != 0 {
             self.completed.push_back(list);
         }
-        self.give_back();
+        self.return_unsent();
     }
 
     /// Records the acknowledgment of a FIN that no request of the target reports.
     fn record_fin(&mut self, io: &ConnectionIo<'_>) {
-        self.status.shut_down |= self.switch.sees_fin(|| io.query().delegated.state);
+        self.status.shut_down |= self.switch.detects_offloaded_fin(|| io.query().delegated.state);
     }
 
     /// Posts receive requests of `bytes` each, unless enough are posted or too much data are unread.
@@ -375,7 +375,7 @@ impl Streams {
             self.next_context += 1;
         }
         let Some(chain) = stream.switch.send(chain) else {
-            stream.give_back();
+            stream.return_unsent();
             return self.push(now, connections, handle);
         };
         if let Some(mut io) = connections.get(now, handle) {
@@ -454,11 +454,11 @@ impl Streams {
     /// Posts queued sends to the stack that has the connection.
     fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(Stream { switch, .. }) = self.streams.get_mut(&handle) else { return };
-        switch.give_host(&self.port, handle, false);
+        switch.pass_to_host(&self.port, handle, false);
         if switch.state() == OffloadState::Offloaded
             && let Some(mut io) = connections.get(now, handle)
         {
-            switch.give_target(&mut io);
+            switch.post_to_target(&mut io);
         }
     }
 }

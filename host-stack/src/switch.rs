@@ -51,7 +51,7 @@ enum Reset {
 /// Switch of one connection.
 #[derive(Debug)]
 pub struct Switch {
-    place: OffloadState,
+    state: OffloadState,
     /// True if the handshake is complete: no stack receives a request before.
     is_open: bool,
     reset: Reset,
@@ -83,9 +83,9 @@ impl Switch {
         Self::at(OffloadState::Offloaded, true)
     }
 
-    const fn at(place: OffloadState, is_open: bool) -> Self {
+    const fn at(state: OffloadState, is_open: bool) -> Self {
         Self {
-            place,
+            state,
             is_open,
             reset: Reset::No,
             is_closed: false,
@@ -102,7 +102,7 @@ impl Switch {
 
     /// Stack that has the data path.
     pub const fn state(&self) -> OffloadState {
-        self.place
+        self.state
     }
 
     /// Bytes of incomplete lists.
@@ -114,29 +114,29 @@ impl Switch {
     /// [`Switch::offloaded`] is equivalent.
     pub fn is_settled(&self) -> bool {
         let has_all = self.to_return == 0 && self.waiting.is_empty() && !self.awaits_fin;
-        self.place == OffloadState::Offloaded && (has_all || self.reset == Reset::Done)
+        self.state == OffloadState::Offloaded && (has_all || self.reset == Reset::Done)
     }
 
     /// Enters the host stack: the handshake is complete (`Established`), or the target has refused the connection, and
     /// the host stack again has the lists that were offloaded.
-    pub fn enter_host(&mut self) {
+    pub fn begin_in_host(&mut self) {
         debug_assert_eq!(self.to_return, 0, "late requests are returned before the host serves");
-        (self.place, self.is_open) = (OffloadState::InHost, true);
+        (self.state, self.is_open) = (OffloadState::InHost, true);
         self.awaits_fin = false;
         self.returned = 0;
     }
 
     /// Re-enters the host stack with this number of lists and bytes (`Uploaded`).
-    pub fn reenter_host(&mut self, lists: usize, bytes: usize) {
+    pub fn complete_upload(&mut self, lists: usize, bytes: usize) {
         (self.lists, self.bytes) = (lists, bytes);
-        self.enter_host();
+        self.begin_in_host();
     }
 
     /// Begins the offload with `unanswered` of the lists, and with the FIN if `shutdown` (`Offloading`). The host stack
     /// returns the other requests.
-    pub fn leave_host(&mut self, unanswered: usize, shutdown: bool) {
+    pub fn begin_offload(&mut self, unanswered: usize, shutdown: bool) {
         debug_assert!(unanswered <= self.lists, "{unanswered} of {} lists", self.lists);
-        self.place = OffloadState::Offloading;
+        self.state = OffloadState::Offloading;
         let is_fin_late = core::mem::take(&mut self.shutdown_in_host) && !shutdown;
         self.to_return = self.lists.saturating_sub(unanswered) + usize::from(is_fin_late);
         self.awaits_fin |= shutdown;
@@ -161,15 +161,15 @@ impl Switch {
     }
 
     /// Enters the target (`OffloadClient::offloaded`).
-    pub fn enter_target(&mut self) {
-        debug_assert_eq!(self.place, OffloadState::Offloading, "notices are read first");
-        self.place = OffloadState::Offloaded;
+    pub fn complete_offload(&mut self) {
+        debug_assert_eq!(self.state, OffloadState::Offloading, "notices are read first");
+        self.state = OffloadState::Offloaded;
     }
 
     /// Leaves the target for the host (`OffloadClient::uploaded`).
-    pub fn leave_target(&mut self) {
-        debug_assert_eq!(self.place, OffloadState::Offloaded, "notices are read first");
-        self.place = OffloadState::Uploading;
+    pub fn begin_upload(&mut self) {
+        debug_assert_eq!(self.state, OffloadState::Offloaded, "notices are read first");
+        self.state = OffloadState::Uploading;
     }
 
     /// Counts the completion of a list in either stack.
@@ -214,7 +214,7 @@ impl Switch {
     }
 
     /// Discards the lists of a stack that has lost the connection's state: none of them completes.
-    pub fn lose(&mut self) {
+    pub fn discard_lists(&mut self) {
         self.lists = 0;
     }
 
@@ -234,11 +234,11 @@ impl Switch {
 
     /// Returns the next request for the host stack.
     pub fn poll_host(&mut self) -> Option<SendRequest> {
-        if self.reset == Reset::Due && self.place != OffloadState::Offloaded {
+        if self.reset == Reset::Due && self.state != OffloadState::Offloaded {
             self.reset = Reset::AtHost;
             return Some(SendRequest::Reset);
         }
-        if self.place != OffloadState::InHost || !self.is_open || self.is_over() {
+        if self.state != OffloadState::InHost || !self.is_open || self.is_over() {
             return None;
         }
         let length = length_of(self.waiting.front()?);
@@ -246,14 +246,14 @@ impl Switch {
         if self.bytes > 0 && self.bytes + length > SEND_CREDIT_BYTES {
             return None;
         }
-        let item = self.give()?;
+        let item = self.pop_request()?;
         self.shutdown_in_host |= matches!(item, SendRequest::Shutdown);
         Some(item)
     }
 
     /// Returns the next request for the target.
     pub fn poll_target(&mut self) -> Option<SendRequest> {
-        if self.place == OffloadState::Offloaded && matches!(self.reset, Reset::Due | Reset::AtHost)
+        if self.state == OffloadState::Offloaded && matches!(self.reset, Reset::Due | Reset::AtHost)
         {
             self.reset = Reset::Done;
             return Some(SendRequest::Reset);
@@ -262,11 +262,11 @@ impl Switch {
             return None;
         }
         self.returned = 0;
-        self.give()
+        self.pop_request()
     }
 
     /// Returns true, once, if our FIN was offloaded with the connection and `phase` shows that it is acknowledged.
-    pub fn sees_fin(&mut self, phase: impl FnOnce() -> TcpPhase) -> bool {
+    pub fn detects_offloaded_fin(&mut self, phase: impl FnOnce() -> TcpPhase) -> bool {
         let is_seen = self.awaits_fin && matches!(phase(), TcpPhase::FinWait2 | TcpPhase::TimeWait);
         self.awaits_fin &= !is_seen;
         is_seen
@@ -278,10 +278,10 @@ impl Switch {
 
     /// True if the target may receive the next request: it has all older ones.
     fn serves_target(&self) -> bool {
-        self.place == OffloadState::Offloaded && self.to_return == 0 && !self.is_over()
+        self.state == OffloadState::Offloaded && self.to_return == 0 && !self.is_over()
     }
 
-    fn give(&mut self) -> Option<SendRequest> {
+    fn pop_request(&mut self) -> Option<SendRequest> {
         let item = self.waiting.pop_front()?;
         let length = length_of(&item);
         self.waiting_bytes -= length;

@@ -112,7 +112,7 @@ mod tests {
 
     // RFC 7323 §2.2: scale announced by a SYN at any option position; checksum and other bytes stay valid.
     #[test]
-    fn a_syn_announces_the_larger_scale() {
+    fn syn_announces_larger_scale() {
         use TcpOptionElement::{
             MaximumSegmentSize, Noop, SelectiveAcknowledgementPermitted, WindowScale,
         };

@@ -92,7 +92,7 @@ impl Bench {
 
     /// Unregisters the second client, and registers another one as soon as its slot is free.
     fn replace(&mut self) -> ClientTag {
-        self.pair.a.leave(self.second);
+        self.pair.a.unregister(self.second);
         let departed = self.second;
         let a = &mut self.pair.a;
         while a.clients.contains(departed) {
@@ -189,7 +189,7 @@ enum Move {
 }
 
 /// Unregisters the client `polls` polls after the request.
-fn leaves(moves: Move, polls: usize) {
+fn unregister_after(moves: Move, polls: usize) {
     let mut bench = Bench::new();
     let (near, second) = (bench.near, bench.second);
     let local = bench.near().local.unwrap();
@@ -220,7 +220,7 @@ fn leaves(moves: Move, polls: usize) {
 #[test]
 fn offloaded_connection_of_a_departed_client_is_reset() {
     for polls in 0..4 {
-        leaves(Move::None, polls);
+        unregister_after(Move::None, polls);
     }
 }
 
@@ -228,14 +228,14 @@ fn offloaded_connection_of_a_departed_client_is_reset() {
 #[test]
 fn client_departure_during_an_upload_resets() {
     for polls in 0..8 {
-        leaves(Move::Up, polls);
+        unregister_after(Move::Up, polls);
     }
 }
 
 #[test]
 fn client_departure_during_an_offload_resets() {
     for polls in 0..8 {
-        leaves(Move::Down, polls);
+        unregister_after(Move::Down, polls);
     }
 }
 

@@ -15,7 +15,7 @@ use flue_test_support::{check, seeds::Suite, stream::Stream};
 use host_stack::{
     host::HostConfig,
     node::Core,
-    simulation::{Pair, impaired_wire, patient_engine},
+    simulation::{Pair, engine_with_long_time_wait, impaired_wire},
     socket::OffloadPolicy,
     stream::{OffloadState, StreamStatus, Streams},
 };
@@ -121,7 +121,7 @@ impl Plan {
 
     fn node(&self, index: usize, link: impl Link + 'static, seed: u64) -> Core {
         let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
-        let mut engine = patient_engine(mac);
+        let mut engine = engine_with_long_time_wait(mac);
         engine.tcp.push = self.push;
         let host = HostConfig {
             mtu: self.link.mtu,

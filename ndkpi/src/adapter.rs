@@ -35,7 +35,7 @@ pub(crate) struct Opened {
     pub(crate) adapter: Adapter,
 }
 
-impl fatal::Abandon for Opened {
+impl fatal::EndAdapter for Opened {
     fn abandon(&self) {
         self.adapter.abandon();
     }

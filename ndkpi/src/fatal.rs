@@ -8,7 +8,7 @@ use std::{
 use rdma_over_tcp::adapter::PanicHandler;
 
 /// Adapter that can be ended.
-pub(crate) trait Abandon: Send + Sync {
+pub(crate) trait EndAdapter: Send + Sync {
     /// Ends the adapter. Must not be called in a callback.
     fn abandon(&self);
 }
@@ -16,7 +16,7 @@ pub(crate) trait Abandon: Send + Sync {
 static PANIC_HANDLER: PanicHandler = PanicHandler::new(end_adapters);
 
 /// Open adapters.
-static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<dyn EndAdapter>>> = Mutex::new(Vec::new());
 
 /// Returns true if the library has panicked.
 #[inline]
@@ -25,7 +25,7 @@ pub(crate) fn has_panicked() -> bool {
 }
 
 /// Registers an open adapter, which ends after a panic.
-pub(crate) fn watch(adapter: Weak<dyn Abandon>) {
+pub(crate) fn watch(adapter: Weak<dyn EndAdapter>) {
     // Tests of this crate install their own hook.
     if cfg!(not(test)) {
         PANIC_HANDLER.install_hook();

@@ -79,7 +79,7 @@ unsafe fn open(
     let place = objects::reserve()
         .map_err(|_| Refused(NDIS_STATUS_RESOURCES, "object table is full".into()))?;
     let opened = Arc::new(Opened { adapter: Configuration::parse(text)?.open()? });
-    let watched: Arc<dyn fatal::Abandon> = opened.clone();
+    let watched: Arc<dyn fatal::EndAdapter> = opened.clone();
     fatal::watch(Arc::downgrade(&watched));
     Ok(place.fill(AdapterObject(opened)))
 }

@@ -29,7 +29,7 @@ fn every_function_has_a_row() {
 }
 
 #[test]
-fn every_test_of_a_row_is_there() {
+fn tests_of_every_row_exist() {
     let mut named = 0;
     for row in rows() {
         for test in row.last().unwrap().split('`').skip(1).step_by(2) {

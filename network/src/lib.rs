@@ -207,7 +207,7 @@ impl Netlink {
         Ok(Self { connection })
     }
 
-    fn ask(
+    fn request(
         &mut self,
         operation: &'static str,
         object: &str,
@@ -226,7 +226,7 @@ impl Netlink {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
         let request = RouteNetlinkMessage::GetLink(message);
-        let answers = self.ask("interface", name, Mode::Get, request)?;
+        let answers = self.request("interface", name, Mode::Get, request)?;
         let view = answers.iter().find_map(|answer| match answer {
             RouteNetlinkMessage::NewLink(message) => Some(LinkView::from_message(message)),
             _ => None,
@@ -257,7 +257,7 @@ impl Netlink {
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(data)]),
         ];
         let request = RouteNetlinkMessage::NewLink(message);
-        self.ask("create bridge", name, Mode::Create, request).map(drop)
+        self.request("create bridge", name, Mode::Create, request).map(drop)
     }
 
     /// Creates a veth pair, each end directly in its namespace.
@@ -285,7 +285,7 @@ impl Netlink {
         message.attributes.push(LinkAttribute::LinkInfo(info));
         let object = format!("{} - {}", one.name, other.name);
         let request = RouteNetlinkMessage::NewLink(message);
-        self.ask("create veth pair", &object, Mode::Create, request).map(drop)
+        self.request("create veth pair", &object, Mode::Create, request).map(drop)
     }
 
     fn change(
@@ -297,7 +297,7 @@ impl Netlink {
         let mut message = LinkMessage::default();
         message.header.index = self.link(name)?.index;
         edit(&mut message);
-        self.ask(operation, name, Mode::Change, RouteNetlinkMessage::SetLink(message)).map(drop)
+        self.request(operation, name, Mode::Change, RouteNetlinkMessage::SetLink(message)).map(drop)
     }
 
     /// Sets an interface up.
@@ -381,7 +381,7 @@ impl Netlink {
         ];
         let request = RouteNetlinkMessage::NewAddress(message);
         let object = format!("{prefix} to {name}");
-        self.ask("add address", &object, Mode::Create, request).map(drop)
+        self.request("add address", &object, Mode::Create, request).map(drop)
     }
 
     /// Waits until `name` forwards: up, with carrier, and forwarding if it is a bridge port.

@@ -20,7 +20,7 @@ use crate::Error;
 
 /// Method by which the caller got its network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entered {
+pub enum EntryMethod {
     /// With its previous capabilities.
     Privileged,
     /// As root of a new user namespace.
@@ -41,10 +41,10 @@ fn has(wanted: CapabilitySet) -> bool {
 ///
 /// # Errors
 /// [`Error::prerequisite`], which names the kernel setting that forbids it.
-pub fn enter() -> Result<Entered, Error> {
+pub fn enter() -> Result<EntryMethod, Error> {
     if has(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN) {
         unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))?;
-        return Ok(Entered::Privileged);
+        return Ok(EntryMethod::Privileged);
     }
     // Read the ids before unshare(2): afterwards they read as the overflow id.
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
@@ -62,7 +62,7 @@ pub fn enter() -> Result<Entered, Error> {
         // AppArmor permits the namespace but removes its capabilities.
         return Err(forbidden(Errno::PERM));
     }
-    Ok(Entered::UserNamespace)
+    Ok(EntryMethod::UserNamespace)
 }
 
 /// Moves a child of a process that has called [`enter`] into a new network namespace.

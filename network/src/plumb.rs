@@ -57,9 +57,9 @@ pub fn make_ready(
     let KernelSide { bridge, ref addresses, txqueuelen } = *side;
     let current = netlink.link(tap)?;
     if addresses.iter().any(|prefix| prefix.addr().is_ipv6()) {
-        sysctl::calm_ipv6(tap)?;
+        sysctl::enable_ipv6_without_dad(tap)?;
     } else if !current.up {
-        sysctl::silence_ipv6(tap)?;
+        sysctl::disable_ipv6(tap)?;
     }
     // Change only the settings that differ: the owner of a TAP need not have CAP_NET_ADMIN.
     let mtu_bytes = u16::try_from(mtu_bytes)
@@ -84,7 +84,7 @@ pub fn make_ready(
     }
     for prefix in addresses {
         match netlink.add_address(tap, *prefix) {
-            Err(error) if is_already_there(&error) => {}
+            Err(error) if is_existing_object(&error) => {}
             other => other?,
         }
     }
@@ -95,7 +95,7 @@ pub fn make_ready(
     Ok(netlink.wait_forwarding(tap, FORWARDING_LIMIT)?)
 }
 
-fn is_already_there(error: &NetError) -> bool {
+fn is_existing_object(error: &NetError) -> bool {
     error.source.kind() == std::io::ErrorKind::AlreadyExists
 }
 
@@ -109,7 +109,7 @@ fn is_denied(error: &NetError) -> bool {
 /// The failed operation.
 pub fn make_bridge(netlink: &mut Netlink, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
     netlink.create_bridge(name, mtu_bytes)?;
-    sysctl::silence_ipv6(name)?;
+    sysctl::disable_ipv6(name)?;
     netlink.set_up(name)
 }
 
@@ -127,7 +127,7 @@ pub fn bypass_packet_filter() -> Result<(), NetError> {
 /// # Errors
 /// The failed operation.
 pub fn make_port(netlink: &mut Netlink, name: &str, bridge: &str) -> Result<(), NetError> {
-    sysctl::silence_ipv6(name)?;
+    sysctl::disable_ipv6(name)?;
     netlink.set_bridge(name, Some(bridge))?;
     netlink.set_up(name)
 }

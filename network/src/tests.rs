@@ -106,7 +106,7 @@ fn errors_name_operation_and_object() {
         let error = netlink.wait_forwarding("br0", Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.source.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
         let prefix: IpNet = "fd77::1/64".parse().unwrap();
-        sysctl::silence_ipv6("br0").unwrap();
+        sysctl::disable_ipv6("br0").unwrap();
         let failure = Error::from(netlink.add_address("br0", prefix).unwrap_err());
         assert!(failure.message.contains("fd77::1/64 to br0"), "{failure}");
     });
@@ -116,7 +116,7 @@ fn errors_name_operation_and_object() {
 fn addresses_of_both_families() {
     in_namespace(false, |mut netlink| {
         netlink.create_bridge("br0", 1500).unwrap();
-        sysctl::calm_ipv6("br0").unwrap();
+        sysctl::enable_ipv6_without_dad("br0").unwrap();
         netlink.set_up("br0").unwrap();
         let v4: IpNet = "10.77.0.1/24".parse().unwrap();
         netlink.add_address("br0", v4).unwrap();

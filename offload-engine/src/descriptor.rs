@@ -40,7 +40,7 @@ static CURRENT: AtomicUsize = AtomicUsize::new(0);
 /// Moves a descriptor to a high number: from 1024 on, or from the middle of a lower RLIMIT_NOFILE. It stays where it
 /// is if all of these are in use.
 #[must_use]
-pub fn moved_up(descriptor: OwnedFd) -> OwnedFd {
+pub fn move_to_high_number(descriptor: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = LOWEST.min(limit / 2) as RawFd;
     fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor)
@@ -72,7 +72,7 @@ struct Sentinel {
 
 impl Sentinel {
     fn new() -> io::Result<Self> {
-        let file = moved_up(memfd_create("flue-sentinel", MemfdFlags::CLOEXEC)?);
+        let file = move_to_high_number(memfd_create("flue-sentinel", MemfdFlags::CLOEXEC)?);
         // At least 2^32: offsets of files that are read or written from their beginning are smaller.
         let offset = RandomState::new().build_hasher().finish() >> 2 | 1 << 32;
         seek(&file, SeekFrom::Start(offset))?;
@@ -197,7 +197,7 @@ mod tests {
         let file = OwnedFd::from(File::open("/proc/self/status").unwrap());
         let before = rustix::fs::fstat(&file).unwrap().st_ino;
         let low = file.as_raw_fd();
-        let moved = moved_up(file);
+        let moved = move_to_high_number(file);
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         assert!(moved.as_raw_fd() as u64 >= LOWEST.min(limit / 2), "{moved:?}");
         assert_ne!(moved.as_raw_fd(), low);

@@ -131,7 +131,7 @@ impl fmt::Display for Refusal {
 
 /// Moves of a connection between host and target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Moves {
+pub struct MigrationCounts {
     /// Completed offloads.
     pub offloads: u32,
     /// Completed uploads.
@@ -162,5 +162,5 @@ pub struct ConnectionRow {
     /// Sent bytes that the peer has not acknowledged; for a listener, its backlog. `None` as for `state`.
     pub send_q: Option<usize>,
     /// Its moves.
-    pub moves: Moves,
+    pub moves: MigrationCounts,
 }

@@ -27,15 +27,15 @@ impl MacAddress {
 /// Error: text that is not the address of a station.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct NotAStation(&'static str);
+pub struct InvalidMacAddress(&'static str);
 
 /// Parses the address of a station: unicast and not zero.
 impl FromStr for MacAddress {
-    type Err = NotAStation;
+    type Err = InvalidMacAddress;
 
-    fn from_str(text: &str) -> Result<Self, NotAStation> {
-        const WANTED: NotAStation =
-            NotAStation("expected an Ethernet address such as 02:00:5e:10:00:01");
+    fn from_str(text: &str) -> Result<Self, InvalidMacAddress> {
+        const EXPECTED: InvalidMacAddress =
+            InvalidMacAddress("expected an Ethernet address such as 02:00:5e:10:00:01");
         let mut octets = [0; 6];
         let mut parts = text.split(':');
         for octet in &mut octets {
@@ -43,17 +43,19 @@ impl FromStr for MacAddress {
             let hex = |d: &&str| {
                 matches!(d.len(), 1 | 2) && d.bytes().all(|digit| digit.is_ascii_hexdigit())
             };
-            let digits = parts.next().filter(hex).ok_or(WANTED)?;
-            *octet = u8::from_str_radix(digits, 16).map_err(|_| WANTED)?;
+            let digits = parts.next().filter(hex).ok_or(EXPECTED)?;
+            *octet = u8::from_str_radix(digits, 16).map_err(|_| EXPECTED)?;
         }
         if parts.next().is_some() {
-            return Err(WANTED);
+            return Err(EXPECTED);
         }
         if octets[0] & 0x01 != 0 {
-            return Err(NotAStation("group address: clear the lowest bit of the first octet"));
+            return Err(InvalidMacAddress(
+                "group address: clear the lowest bit of the first octet",
+            ));
         }
         if octets == [0; 6] {
-            return Err(NotAStation("all octets are zero: expected a unicast address"));
+            return Err(InvalidMacAddress("all octets are zero: expected a unicast address"));
         }
         Ok(Self(octets))
     }
@@ -74,9 +76,9 @@ impl fmt::Debug for MacAddress {
 
 #[cfg(feature = "serde")]
 impl TryFrom<alloc::string::String> for MacAddress {
-    type Error = NotAStation;
+    type Error = InvalidMacAddress;
 
-    fn try_from(text: alloc::string::String) -> Result<Self, NotAStation> {
+    fn try_from(text: alloc::string::String) -> Result<Self, InvalidMacAddress> {
         text.parse()
     }
 }

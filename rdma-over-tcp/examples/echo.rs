@@ -47,7 +47,7 @@ async fn serve(adapter: Adapter, mut incoming: Incoming, pool: impl LocalSpawnEx
                 Connection::accept(connector, &end.qp, ReadLimit::default(), &[]).await?;
             let message = end.message(&connection).await?;
             end.qp.send(1, Data::Registered(&[message]), OpFlags::SILENT_SUCCESS)?;
-            connection.ended().await;
+            connection.disconnection().await;
             Outcome::Ok(())
         };
         pool.spawn_local(async { echo.await.expect("an echo") })?;

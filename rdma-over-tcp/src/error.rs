@@ -99,7 +99,7 @@ pub enum Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// Error detected by this side, which reports it to the peer.
-    Found(ErrorNumber),
+    Detected(ErrorNumber),
     /// Error detected by the peer and reported in a Terminate.
     Terminated(ErrorNumber),
     /// Error detected by the peer, whose Terminate is too short to hold a number.
@@ -145,7 +145,9 @@ impl fmt::Display for EndReason {
             write!(f, "{text} ({})", WireError::MpaConnectionLost.number())
         };
         match self {
-            Self::Found(number) => write!(f, "error detected by this side: {}", ErrorText(*number)),
+            Self::Detected(number) => {
+                write!(f, "error detected by this side: {}", ErrorText(*number))
+            }
             Self::Terminated(number) => {
                 write!(f, "error reported by the peer: {}", ErrorText(*number))
             }

@@ -21,8 +21,8 @@ use futures::{
     task::{LocalSpawnExt, SpawnExt},
 };
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, Connector, Data, DisconnectReason, MrFlags, NdkResultEx,
-    NtStatus, OpFlags, Pair, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, SocketsConfig,
+    Adapter, AdapterConfig, Connector, Data, DisconnectReason, MrFlags, NdkResultEx, NtStatus,
+    OpFlags, Pair, PendingCall, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, SocketsConfig,
     asynchronous::{Completions, Connection, Incoming},
     open_sockets,
 };
@@ -203,7 +203,7 @@ fn tasks_of_several_threads() {
 
 // A task dropped during its connect drops its connector: the peer's accept fails, and nothing is left.
 #[test]
-fn a_dropped_connect_is_closed() {
+fn dropped_connect_is_closed() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
     let [near, far] = &pair.adapters;
     let server = (Pair::ADDRESSES[1], 7000).into();
@@ -222,7 +222,7 @@ fn a_dropped_connect_is_closed() {
     assert_eq!(near.connections().len(), 0);
     // A close completes only when no other object depends on the object (NDK-LIFE-4).
     let End { completions, qp, .. } = active;
-    let closed = Begun::close(|done| completions.cq().close(done));
+    let closed = PendingCall::close(|done| completions.cq().close(done));
     assert_eq!(closed.status(), None);
     let _ = qp.close(|| {});
     assert_eq!(block_on(closed), NtStatus::SUCCESS);
@@ -250,7 +250,7 @@ fn dropped_listeners_reject() {
 
 // NDK-CQ-13: a failed queue loses its completions; every poll returns the failure.
 #[test]
-fn a_failed_queue_ends_the_wait() {
+fn failed_queue_ends_wait() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
     let [near, far] = &pair.adapters;
     let server = (Pair::ADDRESSES[1], 7000).into();
@@ -262,7 +262,7 @@ fn a_failed_queue_ends_the_wait() {
         let mut incoming = Incoming::listen(far, server, 1).await.unwrap();
         let accept = async { passive.accept(incoming.next().await).await };
         let (connection, _peer) = try_join(active.connect(near, server), accept).await.unwrap();
-        let ended = connection.ended();
+        let ended = connection.disconnection();
         for context in 0..4 {
             // The queue pair fails with its queue, so later posts may be refused.
             let _ = active.qp.send(context, Data::Inline(&[b"x"]), OpFlags::empty());
@@ -300,14 +300,14 @@ fn end_wakes_all_waiters() {
         try_join(active.connect(near, server), accept).await.unwrap()
     });
     let flags: Vec<Arc<Flag>> = (0..3).map(|_| Arc::default()).collect();
-    let mut ends: Vec<_> = (0..3).map(|_| peer.ended()).collect();
+    let mut ends: Vec<_> = (0..3).map(|_| peer.disconnection()).collect();
     for (end, flag) in ends.iter_mut().zip(&flags) {
         let waker = Waker::from(flag.clone());
         assert!(end.poll_unpin(&mut Context::from_waker(&waker)).is_pending());
     }
     drop(ends.pop());
     block_on(connection.disconnect()).unwrap();
-    assert_eq!(block_on(peer.ended()), 0);
+    assert_eq!(block_on(peer.disconnection()), 0);
     for end in ends {
         assert_eq!(block_on(end), 0);
     }

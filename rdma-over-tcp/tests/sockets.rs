@@ -63,7 +63,7 @@ impl End {
     fn completion(&mut self, connection: &Connection) -> NdkResultEx {
         let mut results = [NdkResultEx::default()];
         let count = connection.poll(&mut self.adapter.clone(), &self.cq, &mut results).unwrap();
-        assert_eq!(count, 1, "ended: {:?}", connection.ended().reason());
+        assert_eq!(count, 1, "ended: {:?}", connection.disconnection().reason());
         let [result] = results;
         assert_eq!(result.status, NtStatus::SUCCESS);
         result
@@ -126,7 +126,7 @@ fn messages_of_each_kind() {
     active.disconnect(&mut near.adapter.clone()).unwrap();
     let mut results = [NdkResultEx::default()];
     assert_eq!(passive.poll(&mut far.adapter.clone(), &far.cq, &mut results).unwrap(), 0);
-    assert_eq!(passive.ended().reason(), Some(0));
+    assert_eq!(passive.disconnection().reason(), Some(0));
     passive.disconnect(&mut far.adapter.clone()).unwrap();
 }
 
@@ -200,7 +200,7 @@ fn responses(peer: &mut TcpStream, octets: usize) -> (Vec<u8>, Option<ErrorNumbe
 
 // MPA-4.4-9: the source of a Read is written continuously: every CRC matches the octets received.
 #[test]
-fn a_source_is_written_while_it_is_read() {
+fn source_is_written_during_read() {
     const BYTES: usize = 16 << 20;
     let mut far = End::new(BYTES);
     let (mut peer, _connection) = raw_peer(&mut far);
@@ -218,7 +218,7 @@ fn a_source_is_written_while_it_is_read() {
 
 // RDM-8.1.1-4, RDM-7.1-4: bytes written after a deregistration are not sent.
 #[test]
-fn a_source_is_deregistered_while_it_is_read() {
+fn source_is_deregistered_during_read() {
     // More than the kernel's buffers hold.
     const BYTES: usize = 64 << 20;
     const BEFORE: u8 = 0x11;
@@ -316,7 +316,7 @@ fn passive_target_serves_requests() {
 
 // A consumer arms its queue and sleeps outside of the library.
 #[test]
-fn a_notification_wakes_a_sleeper() {
+fn notification_wakes_sleeper() {
     let (mut near, mut far) = (End::new(4096), End::new(4096));
     let (notify, notified) = channel();
     let cq = far.adapter.create_cq(16, move |status| notify.send(status).unwrap()).unwrap();
@@ -389,7 +389,7 @@ fn connections_leave_nothing() {
 }
 
 #[test]
-fn a_wait_ends_by_its_limit() {
+fn wait_ends_at_its_limit() {
     let end = End::new(4096);
     let began = Instant::now();
     let limit = Duration::from_millis(20);

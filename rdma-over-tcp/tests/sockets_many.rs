@@ -95,7 +95,9 @@ fn in_turn(near: &mut End, far: &mut End, incoming: &mut Incoming) {
                 let connection =
                     Connection::accept(&mut far.adapter.clone(), connector, &qp, READS, &[])
                         .unwrap();
-                far.adapter.wait_until(Some(LIMIT), || connection.ended().reason()).unwrap();
+                far.adapter
+                    .wait_until(Some(LIMIT), || connection.disconnection().reason())
+                    .unwrap();
                 connection.disconnect(&mut far.adapter.clone()).unwrap();
                 closed(connection.connector().close(|| {}));
                 closed(qp.close(|| {}));

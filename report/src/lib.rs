@@ -163,7 +163,7 @@ impl<'w> Console<'w> {
     }
 
     /// Prints a step or a part of the result. Prints nothing with `--json`.
-    pub fn say(&mut self, text: impl std::fmt::Display) {
+    pub fn print(&mut self, text: impl std::fmt::Display) {
         if !self.style.json {
             let written = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
             self.note_error(written);
@@ -173,7 +173,7 @@ impl<'w> Console<'w> {
     /// Prints a step that scripts do not need. Prints nothing with `-q`.
     pub fn step(&mut self, text: impl std::fmt::Display) {
         if !self.style.quiet {
-            self.say(text);
+            self.print(text);
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn results_go_to_standard_output_errors_to_standard_error() {
         let ended = Err(Failure::work("peer closed"));
-        let (out, err, status) = run(Style::default(), ended, |console| console.say("a result"));
+        let (out, err, status) = run(Style::default(), ended, |console| console.print("a result"));
         assert_eq!(out, "a result\n");
         assert_eq!(err, "flue test: peer closed\n");
         assert_eq!(status, 1);
@@ -289,7 +289,7 @@ mod tests {
         let (out, err, status) = run(style, Ok(()), |console| {
             console.step("step");
             console.remark("remark");
-            console.say("result");
+            console.print("result");
         });
         assert_eq!((out.as_str(), err.as_str(), status), ("result\n", "", 0));
     }
@@ -298,7 +298,7 @@ mod tests {
     fn json_is_one_document_also_on_error() {
         let ended = Err(Failure::lacking("no TUN").with_hint("modprobe tun"));
         let (out, _, status) = run(JSON, ended, |console| {
-            console.say("not in the document");
+            console.print("not in the document");
             console.result(&serde_json::json!({ "time_ns": 5, "rtt_ns": null }));
         });
         assert_eq!(status, 3);
@@ -349,7 +349,7 @@ mod tests {
     fn full_standard_output_is_a_failure() {
         for style in [Style::default(), JSON] {
             let (status, err) = run_without_output(style, io::ErrorKind::StorageFull, |console| {
-                console.say("result");
+                console.print("result");
                 Ok(())
             });
             assert_eq!(
@@ -363,14 +363,14 @@ mod tests {
     fn broken_pipe_ends_the_run_silently() {
         for style in [Style::default(), JSON] {
             let (status, err) = run_without_output(style, io::ErrorKind::BrokenPipe, |console| {
-                console.say("result");
+                console.print("result");
                 console.check()
             });
             assert_eq!((status, err.as_str()), (stdout::BROKEN_PIPE_STATUS, ""));
         }
         let (status, err) =
             run_without_output(Style::default(), io::ErrorKind::BrokenPipe, |console| {
-                console.say("result");
+                console.print("result");
                 console.check().map_err(|failure| failure.at("log"))
             });
         assert_eq!((status, err.as_str()), (1, "flue test: log: standard output: broken pipe\n"));

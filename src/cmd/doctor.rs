@@ -21,9 +21,9 @@ use crate::{
     cmd::run,
     environment::{self, tap_error},
     failure::Failure,
-    namespace::{self, Entered},
+    namespace::{self, EntryMethod},
     net::{Netlink, VethEnd, plumb},
-    options::Quietness,
+    options::OutputArgs,
     report::Console,
 };
 
@@ -35,7 +35,7 @@ use crate::{
 pub struct DoctorArgs {
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 }
 
 /// Name of the kernel socket check.
@@ -90,7 +90,7 @@ impl fmt::Display for Check {
 pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let checks = examine();
     for check in &checks {
-        console.say(check);
+        console.print(check);
     }
     console.result(&serde_json::json!({ "checks": checks }));
     let missing: Vec<_> =
@@ -116,8 +116,8 @@ pub fn examine() -> Vec<Check> {
     let has_tun = tun.is_ok();
     checks.push(Check::new("TUN device node", true, tun.map_err(Failure::from)));
     let entered = namespace::enter().map(|entered| match entered {
-        Entered::Privileged => "created with the capabilities of this user".to_owned(),
-        Entered::UserNamespace => "created through a user namespace, without root".to_owned(),
+        EntryMethod::Privileged => "created with the capabilities of this user".to_owned(),
+        EntryMethod::UserNamespace => "created through a user namespace, without root".to_owned(),
     });
     let has_namespace = entered.is_ok();
     checks.push(Check::new("network namespace", true, entered.map_err(Failure::from)));

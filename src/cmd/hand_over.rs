@@ -18,11 +18,11 @@ use serde::Serialize;
 use crate::{
     control::{
         client::{self, Nodes},
-        message::{Answer, Ask, Destination, Move},
+        message::{Answer, Destination, Move, Operation},
         record::{Record, Refused, shown},
     },
     failure::Failure,
-    options::Quietness,
+    options::OutputArgs,
     report::Console,
     units::format_duration,
 };
@@ -79,7 +79,7 @@ pub struct MoveArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 }
 
 /// Selection of connections.
@@ -218,7 +218,8 @@ fn hand_over(
     {
         let Record { handle, refusals, .. } = *record;
         let wanted = Move { handle, to, begin, refusals };
-        let Answer::Moved { connection } = client::ask(control, Ask::Move(wanted))? else {
+        let Answer::Moved { connection } = client::request(control, Operation::Move(wanted))?
+        else {
             return Err(Failure::work(format!(
                 "control socket {}: unexpected answer, expected a moved connection",
                 control.display()
@@ -259,9 +260,9 @@ fn print_result(moved: &HandOverResult, console: &mut Console<'_>) {
     let took = format_duration(Duration::from_nanos(*took_ns));
     let ends = format!("{local} {}", shown(*remote));
     match to {
-        Some(to) if *ok && from == to => console.say(format_args!("{ends}: already {to}")),
-        Some(to) if *ok => console.say(format_args!("{ends}: {from} to {to} in {took}")),
-        _ => console.say(reason(moved)),
+        Some(to) if *ok && from == to => console.print(format_args!("{ends}: already {to}")),
+        Some(to) if *ok => console.print(format_args!("{ends}: {from} to {to} in {took}")),
+        _ => console.print(reason(moved)),
     }
 }
 

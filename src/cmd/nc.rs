@@ -21,7 +21,7 @@ use crate::{
     failure::Failure,
     host::HostAddress,
     node,
-    options::{NodeArgs, QueueOptions, Quietness},
+    options::{NodeArgs, OutputArgs, QueueOptions},
     report::{
         Console,
         stdout::{self, Stdout},
@@ -100,7 +100,7 @@ pub struct NcArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 
     /// The queues of its TAP; the connection is the first one's.
     #[command(flatten)]
@@ -113,7 +113,7 @@ pub struct NcArgs {
 
 /// Endpoint selected by the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Endpoint {
     /// Listen on this address; an unspecified address means all addresses of the node.
     Listen(SocketAddr),
     /// Connect to `remote`.
@@ -132,17 +132,17 @@ impl NcArgs {
     ///
     /// # Errors
     /// [`Failure::usage`].
-    pub fn place(&self) -> Result<Place, Failure> {
+    pub fn endpoint(&self) -> Result<Endpoint, Failure> {
         let words: Vec<&str> = self.place.iter().map(String::as_str).collect();
         let words =
             [words.as_slice(), &self.listen_port.as_deref().into_iter().collect::<Vec<_>>()]
                 .concat();
         match (self.listen, words.as_slice()) {
             (true, [port]) => {
-                Ok(Place::Listen(SocketAddr::new(self.node.all_addresses(), parse_port(port)?)))
+                Ok(Endpoint::Listen(SocketAddr::new(self.node.all_addresses(), parse_port(port)?)))
             }
             (true, [host, port]) => {
-                Ok(Place::Listen(SocketAddr::new(parse_host(host)?, parse_port(port)?)))
+                Ok(Endpoint::Listen(SocketAddr::new(parse_host(host)?, parse_port(port)?)))
             }
             (true, _) => Err(Failure::usage("-l: no port: give PORT or HOST PORT")),
             (false, [host, port]) => {
@@ -155,7 +155,7 @@ impl NcArgs {
                 }
                 let local = source.map(|source| SocketAddr::new(source, 0));
                 let timeout = Duration::from_secs(self.timeout.into());
-                Ok(Place::Connect { local, remote, timeout })
+                Ok(Endpoint::Connect { local, remote, timeout })
             }
             (false, _) => Err(Failure::usage(
                 "HOST PORT: missing: give HOST PORT to connect to, or -l PORT to listen",
@@ -463,7 +463,7 @@ impl Pump {
 /// # Errors
 /// The node or the connection could not be opened, or ended with an error.
 pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let place = args.place()?;
+    let place = args.endpoint()?;
     let setup = args.node.resolve_on(args.queues)?;
     console.config(&setup);
     // The connection uses the first queue.
@@ -485,13 +485,13 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
 
 fn converse(
     node: &Node<Streams>,
-    place: Place,
+    place: Endpoint,
     waker: &Waker,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let handle = match place {
-        Place::Listen(local) => accept(node, local, waker, console)?,
-        Place::Connect { local, remote, timeout } => {
+        Endpoint::Listen(local) => accept(node, local, waker, console)?,
+        Endpoint::Connect { local, remote, timeout } => {
             node.with(|streams, _, _| streams.connect(local, remote, timeout))
         }
     };

@@ -13,7 +13,7 @@ use clap::Args;
 use offload_engine::engine::trace::TRACE_HEADER;
 use serde::Serialize;
 
-use crate::{failure::Failure, options::Quietness, report::Console};
+use crate::{failure::Failure, options::OutputArgs, report::Console};
 
 /// Draw a congestion control trace as SVG
 ///
@@ -40,12 +40,12 @@ pub struct PlotArgs {
 
     /// Output options.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 }
 
 /// The `result` object of the JSON document.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Drawn {
+pub struct PlotResult {
     /// Path of the SVG file.
     pub file: PathBuf,
     /// Name of the connection.
@@ -72,7 +72,7 @@ struct Row {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Open or disorder.
-    Usual,
+    OpenOrDisorder,
     Cwr,
     Recovery,
     Loss,
@@ -99,8 +99,8 @@ pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let file = args.picture.clone().unwrap_or_else(|| args.file.with_extension("svg"));
     fs::write(&file, draw::draw(&connection))
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
-    let drawn = Drawn { file, connection: connection.name, rows: connection.rows.len() };
-    console.say(format_args!(
+    let drawn = PlotResult { file, connection: connection.name, rows: connection.rows.len() };
+    console.print(format_args!(
         "{}: {} rows of {}",
         drawn.file.display(),
         drawn.rows,
@@ -221,7 +221,7 @@ impl Columns {
             pacing_rate: number(self.pacing_rate)?,
             delivered: known(self.delivered)?,
             state: match cells[self.state] {
-                "open" | "disorder" => State::Usual,
+                "open" | "disorder" => State::OpenOrDisorder,
                 "cwr" => State::Cwr,
                 "recovery" => State::Recovery,
                 "loss" => State::Loss,

@@ -29,7 +29,7 @@ use flue_adapter::{
     AdapterOptions, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions, Switch, TAP_DEFAULT,
     TransportOptions,
     address_map::{AddressMapping, PortMapping},
-    control::place::ControlPlace,
+    control::socket_path::ControlSocketPath,
     launched::{Launch, LaunchedNode},
     parse_interface, parse_receive_wait,
 };
@@ -156,8 +156,8 @@ impl RunArgs {
             }
         };
         let control = match control {
-            Some(none) if none.as_os_str() == "none" => Some(ControlPlace::None),
-            control => absolute(control)?.map(ControlPlace::Path),
+            Some(none) if none.as_os_str() == "none" => Some(ControlSocketPath::None),
+            control => absolute(control)?.map(ControlSocketPath::Path),
         };
         let mut map = inherited.map;
         if !self.map.is_empty() {

@@ -19,7 +19,7 @@ use crate::{
         record::{Record, shown},
     },
     failure::Failure,
-    options::Quietness,
+    options::OutputArgs,
     report::Console,
     table::{Align, Table, cell},
 };
@@ -100,7 +100,7 @@ pub struct SsArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 }
 
 /// Entry of one node in the document.
@@ -118,14 +118,14 @@ pub struct Listed {
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
-struct Found {
+struct ListedNodes {
     nodes: Vec<Listed>,
 }
 
 impl SsArgs {
     /// Returns the quietness.
-    pub const fn quietness(&self) -> Quietness {
-        Quietness { json: self.output.json || self.json_short, ..self.output }
+    pub const fn output_args(&self) -> OutputArgs {
+        OutputArgs { json: self.output.json || self.json_short, ..self.output }
     }
 
     fn states(&self) -> States {
@@ -167,9 +167,9 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     }
     let text = render(args, &nodes);
     if !text.is_empty() {
-        console.say(text.trim_end());
+        console.print(text.trim_end());
     }
-    console.result(&Found { nodes });
+    console.result(&ListedNodes { nodes });
     ended
 }
 

@@ -19,7 +19,7 @@ use offload_engine::link::VnetMode;
 use serde::Serialize;
 
 use self::{ends::EndConfig, overrides::Overrides};
-use crate::{failure::Failure, options::Quietness, report::Console, units::IpPrefix};
+use crate::{failure::Failure, options::OutputArgs, report::Console, units::IpPrefix};
 
 /// Connect two TAPs with loss, delay, rate and queue
 ///
@@ -132,7 +132,7 @@ pub struct WireArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 }
 
 /// Validated configuration of a wire.

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use serde::Serialize;
 
-use crate::{failure::Failure, options::Quietness, report::Console};
+use crate::{failure::Failure, options::OutputArgs, report::Console};
 
 /// Name of the profile.
 const PROFILE: &str = "flue";
@@ -42,7 +42,7 @@ pub struct WiresharkProfileArgs {
 
     /// Output options.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 }
 
 /// The `result` object of the JSON document.
@@ -91,8 +91,8 @@ pub fn run(args: &WiresharkProfileArgs, console: &mut Console<'_>) -> Result<(),
         .join(PROFILE);
     write(&directory)
         .map_err(|error| Failure::work(format!("{}: {error}", directory.display())))?;
-    console.say(format_args!("profile: {}", directory.display()));
-    console.say(format_args!("use it: wireshark -C {PROFILE}, tshark -C {PROFILE}"));
+    console.print(format_args!("profile: {}", directory.display()));
+    console.print(format_args!("use it: wireshark -C {PROFILE}, tshark -C {PROFILE}"));
     let files = FILES.iter().map(|(name, _)| *name).collect();
     console.result(&Installed { directory, files });
     Ok(())

@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Congestion control of the kernel's sources: Linux's default.
 const KERNEL_CONGESTION: &str = "cubic";
 /// Interval at which an idle thread checks the stop flag.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum bytes that a flue source has posted and the peer has not acknowledged.
 const POSTED_BYTES_MAX: usize = 16 << 20;
 
@@ -142,7 +142,7 @@ fn kernel_sink(
     stop: &AtomicBool,
 ) -> Result<(), String> {
     let (mut socket, _) = listener.accept().map_err(|error| error.to_string())?;
-    socket.set_read_timeout(Some(LOOK)).map_err(|error| error.to_string())?;
+    socket.set_read_timeout(Some(POLL_INTERVAL)).map_err(|error| error.to_string())?;
     let mut chunk = vec![0; 4 * CHUNK_BYTES];
     while !stop.load(Ordering::Relaxed) {
         match socket.read(&mut chunk) {
@@ -158,7 +158,7 @@ fn kernel_sink(
 }
 
 fn kernel_source(mut socket: &TcpStream, stop: &AtomicBool) -> Result<(), String> {
-    socket.set_write_timeout(Some(LOOK)).map_err(|error| error.to_string())?;
+    socket.set_write_timeout(Some(POLL_INTERVAL)).map_err(|error| error.to_string())?;
     let chunk = vec![0; CHUNK_BYTES];
     while !stop.load(Ordering::Relaxed) {
         match socket.write(&chunk) {
@@ -195,7 +195,7 @@ fn drive(
     mut step: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Result<bool, String>,
 ) -> Result<(), String> {
     while !stop.load(Ordering::Relaxed) {
-        let stepped = node.wait(Some(LOOK), |streams, connections, now| {
+        let stepped = node.wait(Some(POLL_INTERVAL), |streams, connections, now| {
             match step(streams, connections, now) {
                 Ok(false) => None,
                 other => Some(other),
@@ -247,7 +247,7 @@ fn flue_source(
         if status.closed {
             return Err(format!("closed: {:?}", status.error));
         }
-        if looked.elapsed() > LOOK {
+        if looked.elapsed() > POLL_INTERVAL {
             looked = Instant::now();
             let ours = connections.list(now).find(|(other, ..)| *other == handle);
             *counted.lock().expect("an unpoisoned lock") = ours.map(|(_, _, info)| info);

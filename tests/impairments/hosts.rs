@@ -15,7 +15,7 @@ const SOCKET_BYTES_MAX: u64 = 64 << 20;
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Raises the socket buffer limits of a kernel to those of the path.
-pub(crate) fn make_roomy(kernel: &Namespace) {
+pub(crate) fn raise_buffer_limits(kernel: &Namespace) {
     for direction in ["tcp_rmem", "tcp_wmem"] {
         kernel.sysctl(&format!("net/ipv4/{direction}"), &format!("4096 131072 {SOCKET_BYTES_MAX}"));
     }

@@ -42,7 +42,7 @@ fn fifty_connections_through_bursts_of_loss_and_reordering() {
 
 /// Cell of the table, shortened for CI: both pairs transfer data, and the loss occurred.
 #[test]
-fn a_kernel_pair_and_a_flue_pair_in_the_same_weather() {
+fn kernel_pair_and_flue_pair_with_same_impairments() {
     if !lacks(NEEDS) {
         table::smoke();
     }

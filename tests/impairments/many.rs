@@ -30,10 +30,10 @@ const POSTED_BYTES_MAX: usize = 512 * 1024;
 /// Maximum time without progress on any connection.
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// Loss in bursts of five, and reordering, in both directions.
-const WEATHER: &str = "--drop 0.1 --burst 5 --reorder 1 --delay 500us --seed 11";
+const IMPAIRMENTS: &str = "--drop 0.1 --burst 5 --reorder 1 --delay 500us --seed 11";
 
 /// Connection of the node.
-struct Talk {
+struct NodeConnection {
     handle: OffloadHandle,
     stream: Stream,
     to_send: u64,
@@ -44,7 +44,7 @@ struct Talk {
     ended: bool,
 }
 
-impl Talk {
+impl NodeConnection {
     fn new(handle: OffloadHandle, seed: u64, bytes: u64) -> Self {
         let (next, arrived) = (None, VecDeque::new());
         let (stream, received) = (Stream::new(seed), HashingSink::default());
@@ -100,7 +100,7 @@ impl Talk {
 /// Runs `connections` connections that transfer `bytes` per direction.
 pub(crate) fn run(connections: usize, bytes: u64) {
     let (left, right) = (Switch::new(1500), Namespace::new());
-    let options = format!("--bridge-a {} --addr-b 10.0.0.2/24 {WEATHER}", Switch::BRIDGE);
+    let options = format!("--bridge-a {} --addr-b 10.0.0.2/24 {IMPAIRMENTS}", Switch::BRIDGE);
     let wire = Wire::start(Path::new(FLUE), left.namespace(), &right, &options);
     let node = flue_node(&left, 1);
     let address = SocketAddr::from(([10, 0, 0, 1], PORT));
@@ -111,13 +111,17 @@ pub(crate) fn run(connections: usize, bytes: u64) {
     let plan = |seed: usize| Plan::send(seed as u64, bytes);
     let peers: Vec<KernelPeer> =
         (0..connections).map(|seed| KernelPeer::connect(&right, address, plan(seed))).collect();
-    let mut talks: Vec<Talk> = Vec::new();
-    while talks.len() < connections {
+    let mut node_connections: Vec<NodeConnection> = Vec::new();
+    while node_connections.len() < connections {
         let accepted = node.wait(Some(STALL_MAX), |streams, _, _| streams.accept(listener));
-        let seed = (1000 + talks.len()) as u64;
-        talks.push(Talk::new(accepted.expect("all are accepted"), seed, bytes));
+        let seed = (1000 + node_connections.len()) as u64;
+        node_connections.push(NodeConnection::new(
+            accepted.expect("all are accepted"),
+            seed,
+            bytes,
+        ));
     }
-    converse(&node, &mut talks);
+    converse(&node, &mut node_connections);
     let mut kernel = (Vec::new(), Vec::new());
     for outcome in peers.into_iter().map(KernelPeer::finish) {
         assert!(outcome.send_error.is_none() && outcome.receive_error.is_none(), "{outcome:?}");
@@ -125,7 +129,7 @@ pub(crate) fn run(connections: usize, bytes: u64) {
         kernel.1.push(outcome.received);
     }
     let took = start.elapsed();
-    let received = talks.iter().map(|talk| talk.received.clone().finish()).collect();
+    let received = node_connections.iter().map(|talk| talk.received.clone().finish()).collect();
     let sent = (0..connections).map(|n| Stream::new((1000 + n) as u64).digest(bytes)).collect();
     assert_eq!(sorted(received), sorted(kernel.0), "data received by flue differs from data sent");
     assert_eq!(
@@ -150,20 +154,20 @@ pub(crate) fn run(connections: usize, bytes: u64) {
 }
 
 /// Runs until every connection has sent its data, has it acknowledged, and has received the peer's FIN.
-fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
-    while talks.iter().any(|talk| !talk.ended) {
+fn converse(node: &Node<Streams>, node_connections: &mut [NodeConnection]) {
+    while node_connections.iter().any(|talk| !talk.ended) {
         let moved = node.wait(Some(STALL_MAX), |streams, io, now| {
             let mut moved = false;
-            for talk in talks.iter_mut() {
+            for talk in node_connections.iter_mut() {
                 moved |= talk.step(streams, io, now);
             }
             moved.then_some(())
         });
-        let open = talks.iter().filter(|talk| !talk.ended).count();
+        let open = node_connections.iter().filter(|talk| !talk.ended).count();
         moved.unwrap_or_else(|error| {
             panic!("{error} within {STALL_MAX:?}; {open} connections incomplete")
         });
-        talks.iter_mut().for_each(Talk::work);
+        node_connections.iter_mut().for_each(NodeConnection::work);
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flue_test_support::load::quiet;
+use flue_test_support::load::repeat_until_quiet;
 use flue_test_support::netns::Namespace;
 use flue_test_support::switch::Switch;
 use flue_test_support::wire::{Counters, Wire};
@@ -17,7 +17,7 @@ use offload_engine::tcp::Info;
 
 use crate::FLUE;
 use crate::flow::{End, Flows};
-use crate::hosts::{flue_node, make_roomy};
+use crate::hosts::{flue_node, raise_buffer_limits};
 
 /// Bytes of a full-sized frame, and of its payload: timestamps take 12 of 1460.
 const FRAME_BYTES: f64 = 1514.0;
@@ -27,7 +27,7 @@ const PORT: u16 = 5001;
 /// Lateness of the wire above which a run is repeated: other work of the machine disturbed it.
 const LATE_MAX: Duration = Duration::from_millis(1);
 /// Maximum number of such repetitions; the last run counts then, and the snapshot records it.
-const AGAIN_MAX: usize = 12;
+const RERUNS_MAX: usize = 12;
 
 /// Impairments of a cell.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ struct Run {
     reordered: u64,
     queue_full: u64,
     /// Frames lost in the acknowledgment direction.
-    lost_back: u64,
+    lost_acks: u64,
     /// Frames dropped by the kernels because the wire did not read them in time.
     unfetched: u64,
     /// Lateness of the wire's frames, 99th percentile.
@@ -88,8 +88,8 @@ impl Cell {
 
     fn kernel_pair(&self, seed: u64, seconds: u64) -> Run {
         let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), &self.options(seed));
-        make_roomy(&left);
-        make_roomy(&right);
+        raise_buffer_limits(&left);
+        raise_buffer_limits(&right);
         let mut flows = Flows::new();
         flows.add(End::Kernel(&left), End::Kernel(&right), 2, PORT);
         let bytes = flows.measure(Duration::from_secs(seconds))[0];
@@ -123,7 +123,7 @@ impl Cell {
 
     /// Checks that the impairments occurred as configured, and that no other loss did.
     fn check(&self, run: &Run) {
-        let Run { frames, lost, reordered, lost_back, .. } = *run;
+        let Run { frames, lost, reordered, lost_acks, .. } = *run;
         let frames = frames as f64;
         for (name, count, share) in
             [("lost", lost, self.loss), ("reordered", reordered, self.reorder)]
@@ -137,14 +137,14 @@ impl Cell {
                 "{name}: {count} of {frames}, not {expected}"
             );
         }
-        assert_eq!(lost_back, 0, "{run:?}");
+        assert_eq!(lost_acks, 0, "{run:?}");
     }
 
     /// Repeats `run` while the wire was late; counts the repetitions in `repeated`. An overloaded wire is late in any
     /// run.
     fn in_time(&self, mut run: impl FnMut() -> Run, repeated: &mut usize) -> Run {
         let mut found = run();
-        for _ in 0..AGAIN_MAX {
+        for _ in 0..RERUNS_MAX {
             if found.late <= LATE_MAX || self.rate_mbit.is_none_or(|rate| rate > 1000) {
                 break;
             }
@@ -183,7 +183,7 @@ impl Run {
             lost: wire.to_right("lost"),
             reordered: wire.to_right("reordered"),
             queue_full: wire.to_right("queue_full"),
-            lost_back: wire.to_left("lost"),
+            lost_acks: wire.to_left("lost"),
             unfetched: wire.to_right("tap_drops") + wire.to_left("tap_drops"),
             late: wire.late()[1].unwrap_or_default(),
         }
@@ -224,7 +224,7 @@ pub(crate) fn smoke() {
             run
         };
         // A stalled flow is slower than the limit; a flow whose processes are not scheduled may be as slow.
-        quiet(run, |run| run.mbit > 2.0 && run.again > 0.0);
+        repeat_until_quiet(run, |run| run.mbit > 2.0 && run.again > 0.0);
     }
 }
 
@@ -347,7 +347,7 @@ pub(crate) fn fairness(seconds: u64, runs: u64) {
     for senders in [[Flue, Flue, Kernel], [Kernel, Kernel, Kernel]] {
         for seed in 1..=runs {
             let mut shared = share(senders, seed, warm_up, seconds);
-            for _ in 0..AGAIN_MAX {
+            for _ in 0..RERUNS_MAX {
                 if shared.1 <= LATE_MAX {
                     break;
                 }
@@ -371,8 +371,8 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (S
     );
     let wire = Wire::start(Path::new(FLUE), left.namespace(), &right, &options);
     left.namespace().ip(&format!("addr add 10.0.0.1/24 dev {}", Switch::BRIDGE));
-    make_roomy(left.namespace());
-    make_roomy(&right);
+    raise_buffer_limits(left.namespace());
+    raise_buffer_limits(&right);
     let nodes: Vec<_> = [3, 4]
         .into_iter()
         .take(senders.iter().filter(|&&sender| sender == Sender::Flue).count())

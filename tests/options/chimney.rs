@@ -147,11 +147,11 @@ fn capacity(bench: &Bench) {
                 while queue == "recv_q" && (&socket).write(&[7; 65_536]).is_ok() {}
                 one[queue].as_u64() > Some(1000)
             });
-            if bench.say("offload all").status == Some(1) {
+            if bench.run_once("offload all").status == Some(1) {
                 break;
             }
             assert!(Instant::now() < deadline, "{kind}: never refused");
-            bench.say("upload all");
+            bench.run_once("upload all");
         }
         refused(bench, status);
     }

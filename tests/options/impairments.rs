@@ -55,7 +55,7 @@ fn drop_frames(bench: &Bench) {
     // One of four passes in both directions.
     let some = answers(bench, "--drop 50", never).len();
     assert!((20..=90).contains(&some), "{some} of {COUNT}");
-    let line = format!("nc {} -w 1 --drop 100 10.0.0.1 9", Bench::plug(2));
+    let line = format!("nc {} -w 1 --drop 100 10.0.0.1 9", Bench::attached(2));
     let mut flue = bench.start(&line, Output::Bytes);
     flue.expect_exit(1, START);
 }

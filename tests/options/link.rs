@@ -96,7 +96,7 @@ fn tap_fd(bench: &Bench) {
         flue.expect_exit(0, START);
     }
     for (descriptor, why) in [(1, "is not an attached TAP"), (9999, "Bad file descriptor")] {
-        let said = bench.say(&format!("nc -l {PORT} --tap-fd {descriptor}"));
+        let said = bench.run_once(&format!("nc -l {PORT} --tap-fd {descriptor}"));
         assert_eq!(said.status, Some(2), "{}", said.err);
         assert!(said.err.contains("--tap-fd") && said.err.contains(why), "{}", said.err);
     }
@@ -140,7 +140,7 @@ fn connects(bench: &Bench, listener: &TcpListener, words: &str, status: i32) {
 fn gateway(bench: &Bench) {
     bench.kernel.ip("address add 10.9.9.9/32 dev lo");
     let listener = listen_in(&bench.kernel);
-    let plug = Bench::plug(2);
+    let plug = Bench::attached(2);
     connects(bench, &listener, &format!("{plug} 10.9.9.9"), 1);
     connects(bench, &listener, &format!("{plug} --gateway 10.0.0.1 10.9.9.9"), 0);
 }
@@ -399,7 +399,7 @@ fn control(bench: &Bench) {
     let path = bench.runtime.file("elsewhere.sock");
     let flue = bench.listen(&format!("--control {}", path.display()), Output::Bytes);
     assert!(bench.sockets().is_empty() && path.exists());
-    assert_eq!(bench.say(&format!("ss --node {}", path.display())).status, Some(0));
+    assert_eq!(bench.run_once(&format!("ss --node {}", path.display())).status, Some(0));
     drop(flue);
 
     let flue = bench.listen("--control none", Output::Bytes);
@@ -410,7 +410,7 @@ fn control(bench: &Bench) {
 /// Initial sequence number of a connection from a node with this seed, read from its capture.
 fn initial_number(bench: &Bench, listener: &TcpListener, seed: u32) -> u32 {
     let capture = bench.runtime.file("seed.pcapng");
-    let plug = format!("{} --mac 02:00:00:00:07:77", Bench::plug(2));
+    let plug = format!("{} --mac 02:00:00:00:07:77", Bench::attached(2));
     let words = format!("{plug} --seed {seed} --pcap {} 10.0.0.1", capture.display());
     connects(bench, listener, &words, 0);
     let segments = capture::segments(&capture::read(&capture).expect("a valid capture"));

@@ -24,7 +24,7 @@ fn requests(bench: &Bench, options: &str, connections: usize) -> [Vec<Frame>; 2]
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         let listener = bench.kernel.run(|| TcpListener::bind(any)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let line = format!("{command} -p {port} {} {options}", Bench::plug(2));
+        let line = format!("{command} -p {port} {} {options}", Bench::attached(2));
         let mut client = bench.start(&line, Output::Lines);
         let frames = (0..connections).map(|_| {
             let mut socket = listener.accept().unwrap().0;
@@ -46,10 +46,10 @@ fn requests(bench: &Bench, options: &str, connections: usize) -> [Vec<Frame>; 2]
 
 /// Runs two pings between two nodes with these options.
 fn ping(bench: &Bench, server: &str, client: &str) {
-    let line = format!("rping -s {} {server}", Bench::plug(3));
+    let line = format!("rping -s {} {server}", Bench::attached(3));
     let mut serving = bench.start(&line, Output::Lines);
     serving.expect_line("listening", START);
-    let line = format!("rping -c -a 10.0.0.3 -C 2 -V {} {client}", Bench::plug(2));
+    let line = format!("rping -c -a 10.0.0.3 -C 2 -V {} {client}", Bench::attached(2));
     let mut pinging = bench.start(&line, Output::Lines);
     let status = pinging.wait(START).code();
     assert_eq!(status, Some(0), "{server}, {client}: {}", pinging.all_lines(START));
@@ -106,7 +106,7 @@ fn rtr(bench: &Bench) {
         ping(bench, options, "");
     }
     ping(bench, "--rtr send", "--rtr send");
-    let line = format!("perf write-lat 10.0.0.1 {} --rtr send", Bench::plug(2));
+    let line = format!("perf write-lat 10.0.0.1 {} --rtr send", Bench::attached(2));
     let mut refused = bench.start(&line, Output::Lines);
     refused.expect_line("the server posts no receive for it", START);
     refused.expect_exit(2, START);

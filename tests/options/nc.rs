@@ -31,7 +31,7 @@ fn listen(bench: &Bench) {
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);
-    let mut connects = bench.start(&format!("nc 10.0.0.1 9 {}", Bench::plug(2)), Output::Lines);
+    let mut connects = bench.start(&format!("nc 10.0.0.1 9 {}", Bench::attached(2)), Output::Lines);
     connects.expect_exit(1, START);
 }
 
@@ -47,7 +47,8 @@ const TWO_ADDRESSES: &str = "--tap tap2 --addr 10.0.0.2/24 --addr 10.0.0.6/24 --
 fn place(bench: &Bench) {
     // HOST PORT: remote address.
     let (listener, port) = kernel_listener(bench);
-    let mut flue = bench.start(&format!("nc 10.0.0.1 {port} {}", Bench::plug(2)), Output::Bytes);
+    let mut flue =
+        bench.start(&format!("nc 10.0.0.1 {port} {}", Bench::attached(2)), Output::Bytes);
     flue.take_input().write_all(b"hello").unwrap();
     let mut text = String::new();
     listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
@@ -75,7 +76,7 @@ fn place(bench: &Bench) {
 }
 
 fn port(bench: &Bench) {
-    let mut flue = bench.start(&format!("nc -l -p 5678 {}", Bench::plug(2)), Output::Bytes);
+    let mut flue = bench.start(&format!("nc -l -p 5678 {}", Bench::attached(2)), Output::Bytes);
     let line = flue.expect_line("listening", START);
     assert!(line.ends_with("0.0.0.0:5678"), "{line}");
     let there = SocketAddr::from(([10, 0, 0, 2], 5678));
@@ -100,7 +101,7 @@ fn source(bench: &Bench) {
 // failed.
 fn timeout(bench: &Bench) {
     let start = |host: u8, seconds: u32| {
-        let line = format!("nc 10.0.0.99 9 --timeout {seconds} {}", Bench::plug(host));
+        let line = format!("nc 10.0.0.99 9 --timeout {seconds} {}", Bench::attached(host));
         let mut flue = bench.start(&line, Output::Bytes);
         flue.expect_line("# seed", START);
         flue

@@ -25,7 +25,7 @@ struct CommandOutput {
 
 /// Runs a client on node 2 to its end.
 fn client(bench: &Bench, line: &str) -> CommandOutput {
-    let mut client = bench.start(&format!("{line} {}", Bench::plug(2)), Output::Bytes);
+    let mut client = bench.start(&format!("{line} {}", Bench::attached(2)), Output::Bytes);
     drop(client.take_input());
     let mut out = String::new();
     client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
@@ -41,7 +41,7 @@ fn each(bench: &Bench, options: &str) -> [CommandOutput; 3] {
     let nc = client(bench, &format!("nc 10.0.0.1 {port} {options}"));
     accepted.join().unwrap().unwrap();
     let served = |server: &str, line: &str| {
-        let mut server = bench.start(&format!("{server} {}", Bench::plug(3)), Output::Lines);
+        let mut server = bench.start(&format!("{server} {}", Bench::attached(3)), Output::Lines);
         server.expect_line("listening", START);
         let told = client(bench, &format!("{line} {options}"));
         server.expect_exit(0, START);
@@ -57,13 +57,13 @@ fn each(bench: &Bench, options: &str) -> [CommandOutput; 3] {
 }
 
 /// True, for each of the three, if standard error contains the word.
-fn says(told: &[CommandOutput; 3], word: &str) -> [bool; 3] {
+fn contain(told: &[CommandOutput; 3], word: &str) -> [bool; 3] {
     told.each_ref().map(|told| told.err.contains(word))
 }
 
 fn quiet(bench: &Bench) {
     let loud = each(bench, "");
-    assert_eq!(says(&loud, "# tap: tap2"), [true; 3], "the configuration");
+    assert_eq!(contain(&loud, "# tap: tap2"), [true; 3], "the configuration");
     let quiet = each(bench, "--quiet");
     for CommandOutput { err, .. } in &quiet {
         assert_eq!(err, "");
@@ -74,18 +74,18 @@ fn quiet(bench: &Bench) {
 }
 
 fn verbose(bench: &Bench) {
-    assert_eq!(says(&each(bench, ""), "DEBUG"), [false; 3]);
+    assert_eq!(contain(&each(bench, ""), "DEBUG"), [false; 3]);
     let verbose = each(bench, "--verbose");
-    assert_eq!(says(&verbose, "DEBUG"), [true; 3]);
+    assert_eq!(contain(&verbose, "DEBUG"), [true; 3]);
 }
 
 fn trace(bench: &Bench) {
     let frames = ["sent ", "received "].map(|word| format!("{word}66 bytes: EthernetII "));
     let trace = each(bench, "--trace");
     for word in frames.iter().map(String::as_str).chain(["; TCP src=", "; ARP type=", "TRACE"]) {
-        assert_eq!(says(&trace, word), [true; 3], "{word}: {}", trace[0].err);
+        assert_eq!(contain(&trace, word), [true; 3], "{word}: {}", trace[0].err);
     }
-    assert_eq!(says(&each(bench, "--verbose"), "TRACE"), [false; 3]);
+    assert_eq!(contain(&each(bench, "--verbose"), "TRACE"), [false; 3]);
 }
 
 fn json(bench: &Bench) {

@@ -67,14 +67,14 @@ fn max_pending_mpa(bench: &Bench) {
 
 /// Starts a server on node 3.
 fn serve(bench: &Bench, options: &str) -> Process {
-    let mut server = bench.start(&format!("perf {options} {}", Bench::plug(3)), Output::Lines);
+    let mut server = bench.start(&format!("perf {options} {}", Bench::attached(3)), Output::Lines);
     server.expect_line("listening", START);
     server
 }
 
 /// Standard output and exit status of a client on node 2.
 fn client(bench: &Bench, options: &str) -> (String, Option<i32>) {
-    let line = format!("perf {options} {} 10.0.0.3", Bench::plug(2));
+    let line = format!("perf {options} {} 10.0.0.3", Bench::attached(2));
     let mut client = bench.start(&line, Output::Bytes);
     let mut out = String::new();
     client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
@@ -273,14 +273,14 @@ fn stack(bench: &Bench) {
     let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
     server.expect_line("listening", START);
     assert_eq!(bench.kernel.links(), ["eth0"], "kernel sockets require no TAP");
-    let line = format!("perf tcp-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
+    let line = format!("perf tcp-bw -n 10 -O 0 {} 10.0.0.1", Bench::attached(2));
     bench.start(&line, Output::Lines).expect_exit(0, START);
     server.expect_exit(0, START);
     // Queue pairs on kernel sockets.
     let line = "perf write-bw -1 --transport kernel";
     let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
     server.expect_line("listening", START);
-    let line = format!("perf write-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
+    let line = format!("perf write-bw -n 10 -O 0 {} 10.0.0.1", Bench::attached(2));
     bench.start(&line, Output::Lines).expect_exit(0, START);
     server.expect_exit(0, START);
 }
@@ -303,14 +303,14 @@ fn wait(bench: &Bench) {
         let [spin, block] = ["spin", "block"].map(|how| {
             let options = format!("tcp-rr {stack} --wait {how}");
             let (namespace, plug, to) = if more.is_empty() {
-                (bench.switch.namespace(), Bench::plug(3), 3)
+                (bench.switch.namespace(), Bench::attached(3), 3)
             } else {
                 (&bench.kernel, String::new(), 1)
             };
             let line = format!("perf {options} {plug}");
             let mut server = Process::start(namespace, bench.command(&line), Output::Lines);
             server.expect_line("listening", START);
-            let slow = format!("{} --delay 500us", Bench::plug(2));
+            let slow = format!("{} --delay 500us", Bench::attached(2));
             let line = format!("perf tcp-rr -n 300 -O 0 {slow} 10.0.0.{to}");
             let before = sleeps(&server);
             bench.start(&line, Output::Lines).expect_exit(0, START);

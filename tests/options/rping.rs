@@ -34,14 +34,15 @@ rows! { &["rping"];
 
 /// Starts a server on node 3.
 fn serve(bench: &Bench, options: &str) -> Process {
-    let mut server = bench.start(&format!("rping -s {} {options}", Bench::plug(3)), Output::Lines);
+    let mut server =
+        bench.start(&format!("rping -s {} {options}", Bench::attached(3)), Output::Lines);
     server.expect_line("listening", START);
     server
 }
 
 /// Runs a client on node 2 to its end; returns its exit status and output.
 fn ping(bench: &Bench, options: &str) -> (Option<i32>, String) {
-    let line = format!("rping -c {} {options}", Bench::plug(2));
+    let line = format!("rping -c {} {options}", Bench::attached(2));
     let mut client = bench.start(&line, Output::Lines);
     let status = client.wait(START).code();
     (status, client.all_lines(START))
@@ -114,7 +115,7 @@ fn count(bench: &Bench) {
     }
     // Unlimited by default: interrupted after many pings.
     let _server = serve(bench, "");
-    let line = format!("rping -c -v {} -a 10.0.0.3", Bench::plug(2));
+    let line = format!("rping -c -v {} -a 10.0.0.3", Bench::attached(2));
     let mut client = bench.start(&line, Output::Lines);
     client.expect_line("rdma-ping-100:", START);
     client.signal(Signal::INT);
@@ -170,7 +171,7 @@ fn validate(bench: &Bench) {
             );
             for _ in 0..2 {
                 let connector = wait(&node, || incoming.lock().pop());
-                lie(&node, &adapter, &connector);
+                respond_without_data(&node, &adapter, &connector);
             }
         });
         let (status, said) = ping(bench, "-a 10.0.0.3 -C 1");
@@ -187,7 +188,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Node 3, in this process.
 fn adapter(bench: &Bench) -> (Node<AdapterCore>, Adapter) {
     let options = TapOptions::new("tap3", 1500, VnetMode::Auto);
-    let opened = bench.switch.plug("tap3", || open_tap(&options)).unwrap();
+    let opened = bench.switch.attach("tap3", || open_tap(&options)).unwrap();
     open(Box::new(opened.link), NodeConfig::new(station(3)), AdapterConfig::default()).unwrap()
 }
 
@@ -196,7 +197,7 @@ fn wait<T>(node: &Node<AdapterCore>, f: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Responds to each message without transferring data, and disconnects when the client does.
-fn lie(node: &Node<AdapterCore>, adapter: &Adapter, connector: &Connector) {
+fn respond_without_data(node: &Node<AdapterCore>, adapter: &Adapter, connector: &Connector) {
     let cq = adapter.create_cq(16, |_| ()).unwrap();
     let pd = adapter.create_pd().unwrap();
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();

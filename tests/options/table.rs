@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::{CommandFactory, Parser};
 use flue::cli::{Cli, Command};
-use flue::control::place::ControlPlace;
+use flue::control::socket_path::ControlSocketPath;
 use flue::options::{NodeArgs, NodeSetup, QueueOptions};
 
 use crate::{chimney, impairments, link, mpa, nc, output, perf, rping, tcp};
@@ -107,7 +107,7 @@ fn node_config(line: &str) -> NodeSetup {
         Command::Run(args) => {
             let node = args.node().unwrap_or_else(|failure| panic!("{line}: {failure}"));
             let node = node.unwrap_or_else(|| panic!("{line}: kernel sockets"));
-            NodeSetup { node, control: ControlPlace::resolve(args.node.control.as_deref()) }
+            NodeSetup { node, control: ControlSocketPath::resolve(args.node.control.as_deref()) }
         }
         other => panic!("{other:?}"),
     }
@@ -135,7 +135,7 @@ fn absolute(mut setup: NodeSetup) -> NodeSetup {
 
 // Each node option changes the configuration, and equally in each command.
 #[test]
-fn the_commands_take_the_nodes_options_in_the_same_way() {
+fn commands_accept_the_same_node_options() {
     let modules = [link::ROWS, tcp::ROWS, chimney::ROWS, impairments::ROWS];
     let [plain, ..] = configs("--seed 1");
     for row in modules.into_iter().flatten() {

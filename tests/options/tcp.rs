@@ -74,7 +74,7 @@ fn congestion_control(bench: &Bench) {
         let _flue = bench.listen(&format!("--congestion-control {name}"), Output::Bytes);
         let _socket = bench.connect();
         let one = bench.expect("", |one| one["offload_state"] == "Offloaded");
-        let said = bench.say("ss -ti").out;
+        let said = bench.run_once("ss -ti").out;
         assert!(said.split_whitespace().any(|word| word == name), "{name}: {said}");
         one["info"]["snd_cwnd_bytes"].as_u64().unwrap()
     });
@@ -176,7 +176,7 @@ fn ecn(bench: &Bench) {
     let listener = bench.kernel.run(|| std::net::TcpListener::bind(("0.0.0.0", 0))).unwrap();
     let port = listener.local_addr().unwrap().port();
     for (options, agreed) in [("", false), ("--ecn", true)] {
-        let line = format!("nc {} {options} 10.0.0.1 {port}", Bench::plug(2));
+        let line = format!("nc {} {options} 10.0.0.1 {port}", Bench::attached(2));
         let _flue = bench.start(&line, Output::Bytes);
         let _socket = listener.accept().unwrap();
         let one = bench.expect("", |one| one["offload_state"] == "Offloaded");
@@ -191,7 +191,7 @@ fn ecn_capable(bench: &Bench) -> u64 {
 
 /// Number of transmissions of the first data segment in the node's capture, with all frames dropped until the node
 /// gives up.
-fn tries(bench: &Bench, host: u8, options: &str) -> usize {
+fn transmissions(bench: &Bench, host: u8, options: &str) -> usize {
     let capture = bench.runtime.file(&format!("tries{host}.pcapng"));
     let options = format!("{options} --pcap {}", capture.display());
     let mut flue = bench.listen_at(host, &options, Output::Bytes);
@@ -211,8 +211,8 @@ fn tries(bench: &Bench, host: u8, options: &str) -> usize {
 }
 
 fn max_retransmissions(bench: &Bench) {
-    let few = tries(bench, 2, "--max-retransmissions 1");
-    let more = tries(&Bench::new(crate::FLUE), 3, "--max-retransmissions 3");
+    let few = transmissions(bench, 2, "--max-retransmissions 1");
+    let more = transmissions(&Bench::new(crate::FLUE), 3, "--max-retransmissions 3");
     assert_eq!(more, few + 2, "{few} with one");
     assert!(few >= 2, "{few} transmissions, expected at least one retransmission");
 }

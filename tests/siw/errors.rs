@@ -36,10 +36,10 @@ enum Answer {
     /// Permits the operation.
     Allows,
     /// Does not support the case: siw does not support local invalidation by programs.
-    Lacks,
+    Unsupported,
 }
 
-use Answer::{Allows, Lacks, Terminate};
+use Answer::{Allows, Terminate, Unsupported};
 
 /// Completions of a request, and events of a queue pair, by their numbers in verbs.h.
 const SUCCESS: i32 = 0;
@@ -72,12 +72,12 @@ const CASES: &[Case] = &[
     case("write-wrap", Terminate([0x01, 0, 3]), SUCCESS, Terminate([0x11, 3, 0xc0]), ACCESS_ERROR),
     case("write-rights", Terminate([0x11, 0, 3]), SUCCESS, Terminate([0x11, 0, 0xc0]), ACCESS_ERROR),
     case("write-domain", Terminate([0x11, 2, 3]), SUCCESS, Terminate([0x11, 2, 0xc0]), ACCESS_ERROR),
-    case("write-invalidated", Lacks, SUCCESS, Terminate([0x11, 0, 0xc0]), ACCESS_ERROR),
+    case("write-invalidated", Unsupported, SUCCESS, Terminate([0x11, 0, 0xc0]), ACCESS_ERROR),
     case("read-stag", Terminate([0x10, 0, 7]), REMOTE_ACCESS, Terminate([0x01, 0, 0xe0]), ACCESS_ERROR),
     case("read-bounds", Terminate([0x10, 1, 7]), REMOTE_ACCESS, Terminate([0x01, 1, 0xe0]), ACCESS_ERROR),
     case("read-rights", Allows, SUCCESS, Terminate([0x01, 2, 0xe0]), ACCESS_ERROR),
     case("read-domain", Terminate([0x10, 3, 7]), REMOTE_ACCESS, Terminate([0x01, 3, 0xe0]), ACCESS_ERROR),
-    case("read-invalidated", Lacks, SUCCESS, Terminate([0x01, 0, 0xe0]), ACCESS_ERROR),
+    case("read-invalidated", Unsupported, SUCCESS, Terminate([0x01, 0, 0xe0]), ACCESS_ERROR),
     case("send-long", Terminate([0x21, 2, 3]), SUCCESS, Terminate([0x12, 5, 0xc0]), REQUEST_ERROR),
     case("send-no-receive", Terminate([0x21, 2, 3]), SUCCESS, Terminate([0x12, 2, 0xc0]), REQUEST_ERROR),
     case("invalidate-stag", Allows, SUCCESS, Terminate([0x02, 9, 0xc0]), REQUEST_ERROR),
@@ -85,7 +85,7 @@ const CASES: &[Case] = &[
 
 /// siw occasionally resets a connection after a Terminate that it has acknowledged, without a log message. A case
 /// with a correct Terminate on the wire is then repeated.
-const TRIES_MAX: u32 = 4;
+const RUNS_MAX: u32 = 4;
 
 fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     let mut findings = String::new();
@@ -103,7 +103,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
             let is_unlogged = !is_client
                 && heard.is_empty()
                 && matches!(case.flue, Terminate(octets) if terminates(&said) == [octets]);
-            if !is_unlogged || tries == TRIES_MAX {
+            if !is_unlogged || tries == RUNS_MAX {
                 break (said, heard);
             }
             unlogged += 1;
@@ -124,10 +124,10 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
             let completed = format!("client {name}: completed={}\n", case.completes);
             let ended = format!("client {name}: received={FLUSHED} event={QP_FATAL}\n");
             let text = format!("{}\n", said.client);
-            check("status of the request", answer == Lacks || text.contains(&completed));
+            check("status of the request", answer == Unsupported || text.contains(&completed));
             check(
                 "flue's completion and event",
-                matches!(answer, Allows | Lacks) || text.contains(&ended),
+                matches!(answer, Allows | Unsupported) || text.contains(&ended),
             );
             check(
                 "the connection is still usable",
@@ -135,7 +135,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
             );
             check(
                 "the case is not supported",
-                (answer == Lacks) == text.contains(": not supported\n"),
+                (answer == Unsupported) == text.contains(": not supported\n"),
             );
         } else {
             let event = format!("event={}\n", case.event);

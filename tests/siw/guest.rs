@@ -18,7 +18,7 @@ use crate::LIMIT;
 /// Address of the guest, and its prefix length.
 pub(crate) const ADDRESS: &str = "10.77.0.2";
 /// Console messages after which the kernel is no longer reliable.
-const COMPLAINTS: &[&str] = &[
+const FATAL_MESSAGES: &[&str] = &[
     "BUG:",
     "kernel BUG",
     "Oops",
@@ -30,7 +30,7 @@ const COMPLAINTS: &[&str] = &[
 ];
 
 /// Interval at which the console of a silent kernel is checked.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Variant of siw in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +38,14 @@ pub(crate) enum Siw {
     /// Unmodified kernel source.
     Stock,
     /// Kernel source with the accept race fixed (`build`).
-    Mended,
+    Patched,
 }
 
 impl Siw {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stock => "stock",
-            Self::Mended => "patched",
+            Self::Patched => "patched",
         }
     }
 }
@@ -108,7 +108,7 @@ impl Guest {
     pub(crate) fn start(&mut self, command: &str) -> Job {
         self.started += 1;
         self.jobs.insert(self.started, Progress::default());
-        self.tell(&format!("run {} {command}", self.started));
+        self.write_line(&format!("run {} {command}", self.started));
         Job(self.started)
     }
 
@@ -169,27 +169,27 @@ impl Guest {
     }
 
     /// First console line that requires a restart of the guest, if any.
-    pub(crate) fn complaint(&self) -> Option<String> {
+    pub(crate) fn fatal_message(&self) -> Option<String> {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         let mut lines = console.lines();
-        lines.find(|line| COMPLAINTS.iter().any(|it| line.contains(it))).map(str::to_owned)
+        lines.find(|line| FATAL_MESSAGES.iter().any(|it| line.contains(it))).map(str::to_owned)
     }
 
-    fn tell(&mut self, line: &str) {
+    fn write_line(&mut self, line: &str) {
         writeln!(self.input, "{line}").expect("qemu reads");
     }
 
     fn take_line(&mut self, waited_for: Job, deadline: Instant) {
         let line = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.output.recv_timeout(left.min(LOOK)) {
+            match self.output.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => break line,
                 Err(RecvTimeoutError::Disconnected) => panic!("the guest exited"),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let said = || self.jobs[&waited_for.0].lines.join("\n");
-            if let Some(complaint) = self.complaint() {
+            if let Some(complaint) = self.fatal_message() {
                 panic!("kernel of the guest: {complaint}; output of the command:\n{}", said());
             }
             assert!(

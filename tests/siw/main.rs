@@ -53,7 +53,7 @@ const KERNEL: Setup = Setup { name: "kernel sockets", carrier: Carrier::Kernel, 
 
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    for siw in [Siw::Mended, Siw::Stock] {
+    for siw in [Siw::Patched, Siw::Stock] {
         rping::rows(siw, &mut rows);
         operations::rows(siw, &mut rows);
         connects::rows(siw, &mut rows);
@@ -102,7 +102,7 @@ impl Runner {
         let seconds = start.elapsed().as_secs_f64();
         match outcome {
             Ok((bench, mut seen)) => {
-                match bench.guest.complaint() {
+                match bench.guest.fatal_message() {
                     Some(line) => write!(seen, "; then from the kernel of the guest: {line}")
                         .expect("write to a String"),
                     None => self.bench = Some(bench),
@@ -123,7 +123,7 @@ impl Runner {
 }
 
 /// Missing prerequisite, if any.
-fn lack(files: &Path) -> Option<String> {
+fn missing_prerequisite(files: &Path) -> Option<String> {
     let has_guest = files.join("initramfs.cpio").is_file() && files.join("vmlinuz").is_file();
     let tools = ["qemu-system-x86_64", "ip", "nft", "unshare"];
     if !has_guest {
@@ -153,7 +153,7 @@ fn main() -> ExitCode {
         println!("skipped: siw: guests are booted by tests/siw/run only");
         return ExitCode::SUCCESS;
     }
-    if let Some(lack) = lack(&files) {
+    if let Some(lack) = missing_prerequisite(&files) {
         println!("skipped: siw: {lack}");
         return ExitCode::SUCCESS;
     }

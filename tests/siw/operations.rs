@@ -15,7 +15,7 @@ const KINDS: usize = 8;
 /// boundaries when it retransmits, and siw does not accept a CRC that spans segments.
 fn setups(siw: Siw) -> Vec<Setup> {
     let mut setups = vec![TAP, KERNEL];
-    if siw == Siw::Mended {
+    if siw == Siw::Patched {
         setups.extend([
             HOST_STACK,
             Setup { name: "TAP, CRC off", options: "--mpa-crc off", ..TAP },

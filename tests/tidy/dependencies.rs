@@ -32,7 +32,7 @@ fn shared_libraries_contain_no_clap() {
 }
 
 #[test]
-fn the_documents_name_the_minimum_rust_version_of_the_manifest() {
+fn documents_match_minimum_rust_version() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let (_, rest) = manifest.split_once("rust-version = \"").unwrap();
     let (version, _) = rest.split_once('"').unwrap();

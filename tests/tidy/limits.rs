@@ -66,19 +66,20 @@ fn public() -> BTreeMap<&'static str, Value> {
         connections_max, paths_max, neighbors_max, ip_addresses_max, hw_addresses_max, vlans_max, transmit_buffer_max,
         receive_buffer_max, path_mtu_max]);
     known.extend(fields!["EngineConfig", EngineConfig::new(MacAddress([2, 0, 0, 0, 0, 1]));
-        nce_stale, rx_batch_frames_max, rx_batch_bytes_max, super_segment_max]);
+        nce_stale, rx_batch_frames_max, rx_batch_bytes_max, gso_payload_max]);
     known.extend(fields!["tcp::Config", offload_engine::tcp::Config::default();
         rcv_wnd_max, reassembly_gaps_max, in_flight_min, link_rate, ack_frequency, delayed_ack, quick_acks, push_delay,
         rto_min, rto_max, retransmissions_max, duplicate_ack_threshold, fin_wait_2, time_wait]);
     known.extend(fields!["HostConfig", host_stack::host::HostConfig::default();
         time_wait, receive_buffer, send_buffer, receive_window_max]);
-    known
-        .extend(fields!["OffloadRules", host_stack::offload_policy::OffloadRules::default(); rest]);
+    known.extend(
+        fields!["OffloadRules", host_stack::offload_policy::OffloadRules::default(); holddown],
+    );
     known.extend(fields!["ListenerConfig", rdma_over_tcp::rnic::ListenerConfig::default();
         backlog, requests_max, requests_per_peer_max]);
     known.extend(fields!["rnic::Config", rdma_over_tcp::rnic::Config::default();
         reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, end_wait,
-        terminate_timeout, nudge_timeout]);
+        terminate_timeout, accept_race_timeout]);
     known.extend(fields!["Capabilities", Capabilities::default();
         max_pd_count, max_cq_count, max_qp_count, max_mr_count, max_mw_count, max_lam_count, max_srq_count,
         max_connector_count, max_listener_count]);
@@ -98,7 +99,7 @@ fn engine_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
         offload_engine::engine::FROM_HOST_MESSAGES_MAX,
         offload_engine::engine::HELD_BYTES_MAX,
         offload_engine::engine::HELD_FRAMES_MAX,
-        offload_engine::engine::HELD_TREES_MAX,
+        offload_engine::engine::DELAYED_TREES_MAX,
         offload_engine::engine::PASSED_FRAMES_MAX,
         offload_engine::engine::STALLED_FRAMES_MAX,
         offload_engine::engine::TRANSMIT_SEGMENTS_MAX,
@@ -229,7 +230,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
 }
 
 #[test]
-fn the_limits_document_says_what_the_constants_say() {
+fn limits_document_matches_constants() {
     let text = fs::read_to_string(root().join(FILE)).unwrap();
     let (rows, sources) = (rows(&text), files("rs"));
     let mut known = public();
@@ -320,7 +321,7 @@ const CONFORMANCE_TCP: &[&str] = &[
 ];
 
 const INTEROP: &[&str] =
-    &["has sent nothing {rnic::Config::nudge_timeout} after flue's first FPDU"];
+    &["has sent nothing {rnic::Config::accept_race_timeout} after flue's first FPDU"];
 
 const RSOCKETS: &[&str] = &[
     "they poll for {µs:verbs/c/src/rsocket/poll.rs::POLL_TIME}, then sleep",
@@ -372,7 +373,7 @@ const VERBS: &[&str] = &[
     "After {verbs/c/src/config.rs::END_WAIT} without progress",
     "wait for it, {seconds:verbs/c/src/config.rs::RECEIVE_WAIT} by default",
     "Refused connects are repeated for {ms:verbs/core/src/cm/connect.rs::REFUSED_GRACE}",
-    "blocks for up to {s:verbs/c/src/cm/id/channel.rs::OUTLAST_MAX}",
+    "blocks for up to {s:verbs/c/src/cm/id/channel.rs::FAIL_BLOCK_MAX}",
     "the child waits {s:verbs/c/src/inherit.rs::TAKE_OVER_LIMIT} for that",
 ];
 
@@ -398,7 +399,7 @@ const ARCHITECTURE: &[&str] = &[
     "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments are sent.",
     "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} idle polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
-    "core's lock for {adapter/src/control/mod.rs::LOOK_MAX} of them at a time",
+    "core's lock for {adapter/src/control/mod.rs::SNAPSHOTS_MAX} of them at a time",
     "polls for `NodeConfig::spin` ({µs:adapter/src/node/options.rs::SPIN} in the command",
 ];
 
@@ -429,7 +430,7 @@ const CHIMNEY: &[&str] = &[
     "| `path_mtu_max`, bytes | {OffloadCapabilities::path_mtu_max} |",
     "the push timer runs out: {tcp::Config::push_delay} without data",
     "those that have carried {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
-    "or after a refusal | {OffloadRules::rest};",
+    "or after a refusal | {OffloadRules::holddown};",
     "neither side has a proof within {EngineConfig::nce_stale} ",
 ];
 
@@ -461,7 +462,7 @@ const SS: &[&str] = &[
     "waits for up to {adapter/src/control/mod.rs::CLIENTS_MAX} clients",
     "A request has {adapter/src/control/mod.rs::REQUEST_BYTES_MAX} and {adapter/src/control/mod.rs::REQUEST_LIMIT}, \
      a response {adapter/src/control/mod.rs::ANSWER_LIMIT}.",
-    "locks the node for {adapter/src/control/mod.rs::LOOK_MAX} connections at a time",
+    "locks the node for {adapter/src/control/mod.rs::SNAPSHOTS_MAX} connections at a time",
     "default: {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
     "after an upload or a refusal; default: \
      {:adapter/src/node/chimney.rs::OFFLOAD_HOLDDOWN_DEFAULT_SECONDS} seconds",
@@ -471,7 +472,7 @@ const TCP: &[&str] = &[
     "the greater of {tcp::Config::in_flight_min} and {tcp::Config::link_rate} times the smallest round trip",
     "| {tcp::Config::in_flight_min} | of 0.5 to 4 MiB",
     "| {tcp::Config::link_rate} | more than a TAP does",
-    "(up to {EngineConfig::super_segment_max}, cut by the kernel after the virtio-net header; \
+    "(up to {EngineConfig::gso_payload_max}, cut by the kernel after the virtio-net header; \
      up to {offload_engine::engine::BURST_BYTES_MAX}, cut by the engine",
     "| duplicate ACKs that mean a loss | {tcp::Config::duplicate_ack_threshold} |",
     "| at least {tcp::Config::rto_min} beyond SRTT, at most {tcp::Config::rto_max}; \
@@ -551,7 +552,7 @@ fn values_are_written_with_units() {
 }
 
 #[test]
-fn other_documents_say_what_the_limits_document_says() {
+fn other_documents_match_limits_document() {
     let text = fs::read_to_string(root().join(FILE)).unwrap();
     let shown = |row: &Row<'_>| match row.unit {
         "KiB" | "MiB" | "GiB" | "TiB" | "Gbit/s" | "ms" | "s" => {

@@ -481,7 +481,7 @@ fn sources(layers: &Layers) -> Vec<(String, String)> {
 }
 
 #[test]
-fn modules_import_what_lies_below() {
+fn modules_import_lower_layers_only() {
     for layers in LIBRARIES {
         let sources = read(layers, &sources(layers));
         assert!(sources.len() >= layers.order.len(), "only {} files", sources.len());
@@ -492,7 +492,7 @@ fn modules_import_what_lies_below() {
 
 /// `docs/contributing/architecture.md` has a row for each library.
 #[test]
-fn the_document_has_the_order() {
+fn document_lists_modules_in_order() {
     let text = fs::read_to_string(root().join("docs/contributing/architecture.md")).unwrap();
     for layers in LIBRARIES {
         let library = layers.sources.trim_end_matches("/src/");
@@ -514,7 +514,7 @@ fn files_do_not_import_each_other_in_circles() {
 
 // The adapter does not depend on the interfaces above it, and an interface is a mapping.
 #[test]
-fn interfaces_stand_on_the_adapter() {
+fn interfaces_depend_on_adapter() {
     let is_test = |file: &str| file.contains("/tests");
     let sources: Vec<_> = sources(&RDMA).into_iter().filter(|(file, _)| !is_test(file)).collect();
     let is_ndk = |file: &str| file.starts_with(&format!("{}ndk/", RDMA.sources));
@@ -564,7 +564,7 @@ fn with(layers: &Layers, file: &str, line: &str) -> Crate {
 
 // An import against the order, by any path, is detected, and so is a forbidden word.
 #[test]
-fn what_is_out_of_order_is_found() {
+fn order_violation_is_detected() {
     for (layers, file, line) in [
         (&RDMA, "error.rs", "use crate::mpa::MpaError;"),
         (&RDMA, "mpa/crc.rs", "use crate::{ddp::{Msn, Stag}, error::WireError};"),

@@ -13,7 +13,7 @@ pub(crate) struct Difference {
     /// Additional options of `flue run`, for both ends.
     pub(crate) options: &'static str,
     /// Parts of the report that identify the failure.
-    evidence: &'static [&'static str],
+    report_texts: &'static [&'static str],
     /// Reason, for the table of docs/measurements/verbs-programs.md.
     pub(crate) reason: &'static str,
     /// True if the server also listens on a kernel TCP port after it listens by RDMA.
@@ -28,7 +28,7 @@ const DIFFERENCES: &[Difference] = &[Difference {
     // The test passes with queue pairs, then repeats with the queue pair numbers 1000, 1001, ... and no queue pairs.
     // InfiniBand's connection manager only transmits the number. Linux's iWARP connection manager looks up the queue
     // pair for the TCP connection, and fails with EINVAL as well.
-    evidence: &["qp_conn", "test - no QPs", "rdma_connect: Invalid argument"],
+    report_texts: &["qp_conn", "test - no QPs", "rdma_connect: Invalid argument"],
     reason: "passes with queue pairs; then connects with queue pair numbers that do not exist: EINVAL on iWARP",
     listens_by_tcp: true,
 }];
@@ -42,6 +42,6 @@ pub(crate) fn of(row: &str) -> Option<&'static Difference> {
 impl Difference {
     /// Returns true if a report shows the expected failure.
     pub(crate) fn explains(&self, report: &str) -> bool {
-        self.evidence.iter().all(|part| report.contains(part))
+        self.report_texts.iter().all(|part| report.contains(part))
     }
 }

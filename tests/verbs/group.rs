@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// Poll interval for a listener or for program output; neither has a notification.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Program, its children, and their output.
 pub(crate) struct Group {
@@ -149,7 +149,7 @@ impl Group {
     ) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         while !is_so() {
-            if self.wait_for(LOOK) {
+            if self.wait_for(POLL_INTERVAL) {
                 return Err(format!("exited before: {what}"));
             }
             if Instant::now() > deadline {

@@ -16,7 +16,7 @@ use flue_test_support::needs::{Need, find_tool, lacks};
 use rustix::fs::{XattrFlags, setxattr};
 
 use crate::group::Group;
-use crate::place::{LIMIT, ends, under_flue};
+use crate::test_bed::{LIMIT, ends, under_flue};
 use crate::{FLUE, NEEDS, library, machine};
 
 /// `flue run` with options before the program, with its own directory for temporary files.
@@ -61,7 +61,7 @@ fn exit_status_and_signal_are_the_programs() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_refused_before_the_program_starts() {
+fn unwritable_file_is_refused_before_program_starts() {
     let scratch = Scratch::new();
     for option in ["--log", "--pcap"] {
         let options = format!("{option} /nowhere/%p");
@@ -72,7 +72,7 @@ fn a_file_that_cannot_be_written_is_refused_before_the_program_starts() {
 }
 
 #[test]
-fn the_program_has_the_process_id_and_the_streams_of_the_launcher() {
+fn program_has_process_id_and_streams_of_launcher() {
     let scratch = Scratch::new();
     let mut command = launcher(&scratch, "", &["sh", "-c", "echo $$; cat; echo said >&2"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -90,7 +90,7 @@ fn the_program_has_the_process_id_and_the_streams_of_the_launcher() {
 }
 
 #[test]
-fn the_environment_has_the_library_in_front_and_the_options() {
+fn environment_has_library_first_and_options() {
     let scratch = Scratch::new();
     let script = "env | grep -E '^(LD_LIBRARY_PATH|FLUE_)'";
     let (_, out, _) =
@@ -134,7 +134,7 @@ fn the_environment_has_the_library_in_front_and_the_options() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_the_program_starts() {
+fn invalid_setup_is_refused_before_program_starts() {
     let scratch = Scratch::new();
     let (output, out, err) = run(&mut launcher(&scratch, "", &["/no/such/program"]));
     assert_eq!((output.status.code(), out.as_str()), (Some(3), ""));
@@ -314,7 +314,7 @@ fn script_of(scratch: &Scratch, interpreter: &str) -> String {
 // The loader ignores its variables for a program that gains privileges.
 #[test]
 fn program_with_file_capabilities_is_refused_to_a_user() {
-    const NOBODY: u32 = 65534;
+    const UNPRIVILEGED_USER_ID: u32 = 65534;
     // VFS_CAP_REVISION_2 with the effective flag: CAP_NET_RAW permitted.
     const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     if lacks(&[Need::InitialRoot]) {
@@ -328,7 +328,7 @@ fn program_with_file_capabilities_is_refused_to_a_user() {
     fs::copy(find_tool("true").expect("a tool of coreutils"), &file).expect("a copied file");
     setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty())
         .expect("permitted to root");
-    for (user, status) in [(0, Some(0)), (NOBODY, Some(3))] {
+    for (user, status) in [(0, Some(0)), (UNPRIVILEGED_USER_ID, Some(3))] {
         let mut command = Command::new(&flue);
         command.args(["run", "--"]).arg(&file).uid(user).gid(user);
         command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
@@ -362,7 +362,7 @@ fn verbose_reports_the_use_of_the_device() {
 }
 
 #[test]
-fn doctor_tells_of_it() {
+fn doctor_reports_verbs_library() {
     if lacks(&[Need::Tool("ibv_devices")]) {
         return;
     }

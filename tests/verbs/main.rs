@@ -12,7 +12,6 @@ mod launch;
 mod loader;
 mod migration;
 mod options;
-mod place;
 mod programs;
 mod rdma_io;
 mod releases;
@@ -24,6 +23,7 @@ mod streams;
 mod suites;
 mod table;
 mod tap;
+mod test_bed;
 
 use std::path::PathBuf;
 

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::NEEDS;
 use crate::group::Group;
-use crate::place::{End, Place};
 use crate::results::{self, Programs};
+use crate::test_bed::{End, Transport};
 
 const PORT: u16 = 4444;
 /// Time of each step, on a busy machine: QEMU exchanges two messages for each empty page.
@@ -199,7 +199,13 @@ struct Size {
 }
 
 impl Guest {
-    fn start(place: &Place, end: End, scratch: &Scratch, size: Size, options: &str) -> Self {
+    fn start(
+        transport: &Transport,
+        end: End,
+        scratch: &Scratch,
+        size: Size,
+        options: &str,
+    ) -> Self {
         let monitor = scratch.file(&format!("{end:?}"));
         let line = format!(
             "{MACHINE} -m {} -bios {} -qmp unix:{},server=on,wait=off {options}",
@@ -207,26 +213,26 @@ impl Guest {
             scratch.file("firmware").display(),
             monitor.display()
         );
-        let group = place.start(end, "", &line);
+        let group = transport.start(end, "", &line);
         let monitor = Monitor::connect(&group, &monitor);
         Self { group, monitor }
     }
 
     /// Starts the source, and waits until its guest counts.
-    fn source(place: &Place, scratch: &Scratch, size: Size) -> Self {
+    fn source(transport: &Transport, scratch: &Scratch, size: Size) -> Self {
         let pattern = scratch.file("pattern");
         let loader =
             format!("-device loader,file={},addr={PATTERN_AT},force-raw=on", pattern.display());
-        let mut source = Self::start(place, End::Client, scratch, size, &loader);
+        let mut source = Self::start(transport, End::Client, scratch, size, &loader);
         source.monitor.expect_count(scratch, &[0; COUNTER_BYTES]);
         source
     }
 
     /// Starts the destination, whose guest remains paused after the migration.
-    fn destination(place: &Place, scratch: &Scratch, size: Size) -> Self {
+    fn destination(transport: &Transport, scratch: &Scratch, size: Size) -> Self {
         let incoming = format!("-S -incoming {}", uri(PORT));
-        let destination = Self::start(place, End::Server, scratch, size, &incoming);
-        let listens = place.wait_for_listener(&destination.group, PORT);
+        let destination = Self::start(transport, End::Server, scratch, size, &incoming);
+        let listens = transport.wait_for_listener(&destination.group, PORT);
         assert_eq!(listens, Ok(()), "{}", destination.group.report());
         destination
     }
@@ -269,11 +275,11 @@ fn difference(there: &[u8], here: &[u8]) -> Option<(usize, usize)> {
     Some((first, (0..there.len()).rfind(differs)?))
 }
 
-fn migrates(place: &Place, state: State, is_pinned: bool) {
+fn migrates(transport: &Transport, state: State, is_pinned: bool) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
     let pattern = make_files(&scratch, SIZE.pattern << 20);
-    let mut source = Guest::source(place, &scratch, SIZE);
-    let mut destination = Guest::destination(place, &scratch, SIZE);
+    let mut source = Guest::source(transport, &scratch, SIZE);
+    let mut destination = Guest::destination(transport, &scratch, SIZE);
     for guest in [&mut source, &mut destination] {
         guest.monitor.begin(is_pinned);
     }
@@ -332,20 +338,20 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
         "{seen} ({} MiB): total {} ms, downtime {} ms",
         SIZE.memory, migration["total-time"], migration["downtime"]
     );
-    results::note(&programs, place, &seen, begun.elapsed());
+    results::note(&programs, transport, &seen, begun.elapsed());
 }
 
 const SIZE: Size = Size { memory: 128, pattern: 96 };
 
 /// Runs a test on kernel sockets or on nodes, for tests/verbs/run only: CI does not install QEMU.
-fn run(is_on_nodes: bool, test: impl Fn(&Place)) {
-    if !results::are_wanted() {
+fn run(is_on_nodes: bool, test: impl Fn(&Transport)) {
+    if !results::are_enabled() {
         println!("skipped: long test, run by tests/verbs/run");
     } else if !lacks(NEEDS) && !lacks(&[Need::Tool("qemu-system-x86_64")]) {
         match is_on_nodes {
-            false => test(&Place::sockets()),
+            false => test(&Transport::sockets()),
             true if lacks(&[Need::Tun]) => {}
-            true => test(&Place::nodes()),
+            true => test(&Transport::nodes()),
         }
     }
 }
@@ -364,10 +370,10 @@ macro_rules! tests {
 }
 
 tests! {
-    running_guest_migrates => |place| migrates(place, State::Running, false);
-    running_guest_migrates_from_pinned_memory => |place| migrates(place, State::Running, true);
-    stopped_guest_migrates => |place| migrates(place, State::Stopped, false);
-    stopped_guest_migrates_from_pinned_memory => |place| migrates(place, State::Stopped, true);
+    running_guest_migrates => |transport| migrates(transport, State::Running, false);
+    running_guest_migrates_from_pinned_memory => |transport| migrates(transport, State::Running, true);
+    stopped_guest_migrates => |transport| migrates(transport, State::Stopped, false);
+    stopped_guest_migrates_from_pinned_memory => |transport| migrates(transport, State::Stopped, true);
     failed_migration_leaves_the_source_running => failures;
 }
 
@@ -375,17 +381,17 @@ tests! {
 const SLOW: u32 = 4 << 20;
 
 /// Runs three migrations that do not complete. The source guest continues after each.
-fn failures(place: &Place) {
+fn failures(transport: &Transport) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
     let size = Size { memory: 64, pattern: 32 };
     make_files(&scratch, size.pattern << 20);
-    let mut source = Guest::source(place, &scratch, size);
+    let mut source = Guest::source(transport, &scratch, size);
     source.monitor.begin(false);
     source.monitor.run("migrate-set-parameters", json!({ "max-bandwidth": SLOW }));
     let mut outcomes = Vec::new();
 
     let ends = &["completed", "failed", "cancelled"];
-    let mut cancelled = Guest::destination(place, &scratch, size);
+    let mut cancelled = Guest::destination(transport, &scratch, size);
     let refused = source.monitor.answer("migrate", &json!({ "uri": uri(PORT + 1) }));
     assert!(refused["error"]["desc"].is_string(), "{refused}");
     outcomes.push(("refused port", source.monitor.expect_migration(ends)));
@@ -396,7 +402,7 @@ fn failures(place: &Place) {
     // A destination whose source disconnects exits with an error.
     let ended = source.wait_for_end(&mut cancelled.group);
     assert!(!ended.success(), "{}", cancelled.group.report());
-    let killed = Guest::destination(place, &scratch, size);
+    let killed = Guest::destination(transport, &scratch, size);
     source.monitor.migrate();
     source.monitor.expect_migration(&["active"]);
     killed.group.signal("qemu-system-x86", Signal::KILL);
@@ -418,5 +424,5 @@ fn failures(place: &Place) {
         server: Some("refused port; cancel; killed destination"),
         client: "migrate rdma:127.0.0.1:4444",
     };
-    results::note(&programs, place, "the source continues", begun.elapsed());
+    results::note(&programs, transport, "the source continues", begun.elapsed());
 }

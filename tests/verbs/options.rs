@@ -17,7 +17,7 @@ use flue_test_support::netns::Namespace;
 use rdma_over_tcp::mpa::startup::{Frame, FrameKind, Revision, RtrSet};
 
 use crate::group::{Group, listens};
-use crate::place::{End, Place, under_flue};
+use crate::test_bed::{End, Transport, under_flue};
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -235,16 +235,16 @@ fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
     if lacks(NEEDS) || lacks(&tools) {
         return;
     }
-    let nodes = (!lacks(&[Need::Tun])).then(Place::nodes);
-    for place in iter::once(Place::sockets()).chain(nodes) {
+    let nodes = (!lacks(&[Need::Tun])).then(Transport::nodes);
+    for transport in iter::once(Transport::sockets()).chain(nodes) {
         for (number, line) in PROGRAMS.iter().enumerate() {
             let scratch = Scratch::new();
             let file = scratch.file("log");
             let options = format!("--log {}", file.display());
-            let mut server = place.start(End::Server, &options, line);
-            let listens = || place.host().run(|| listens(7500 + number as u16));
+            let mut server = transport.start(End::Server, &options, line);
+            let listens = || transport.host().run(|| listens(7500 + number as u16));
             assert_eq!(server.wait_until("listens", LIMIT, listens), Ok(()), "{}", server.report());
-            let mut client = place.start(End::Client, "", &format!("{line} 127.0.0.1"));
+            let mut client = transport.start(End::Client, "", &format!("{line} 127.0.0.1"));
             let status = server.wait(LIMIT).unwrap_or_else(|error| {
                 panic!("{error}: {}\n{}", server.report(), client.report());
             });
@@ -262,7 +262,7 @@ fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
 
 // Log or capture on a full disk: the program is unaffected, and the log reports the end of the capture once.
 #[test]
-fn a_full_disk_leaves_the_program_alone() {
+fn full_disk_does_not_affect_program() {
     if is_lacking() {
         return;
     }

@@ -9,9 +9,9 @@ use flue_test_support::needs::{Need, lacks};
 
 use crate::differences;
 use crate::group::{Group, ending};
-use crate::place::{End, LIMIT, Place, under_flue};
 use crate::results::{self, Programs};
 use crate::table::{InCi, ROWS, Row, Seen};
+use crate::test_bed::{End, LIMIT, Transport, under_flue};
 use crate::{FLUE, NEEDS, library};
 
 /// Time limit for a program with all message sizes or many steps, and for complete runs on any machine.
@@ -40,21 +40,21 @@ fn check_in(end: &mut Group, limit: Duration, says: &[&str]) -> Result<(), Strin
 ///
 /// Description of the failure, with the output of both.
 fn run_pair(
-    place: &Place,
+    transport: &Transport,
     row: &Row,
     under: impl Fn(&str, &str) -> Command,
 ) -> Result<String, String> {
-    let is_long = row.in_ci == InCi::No || results::are_wanted();
+    let is_long = row.in_ci == InCi::No || results::are_enabled();
     let limit = if is_long { LONG_LIMIT } else { LIMIT };
     let difference = differences::of(row.name);
     let more = difference.map_or("", |difference| difference.options);
     let start = |end, line| {
-        let options = format!("{} {} {more}", place.options(end), row.options);
-        place.start_command(end, under(&options, line))
+        let options = format!("{} {} {more}", transport.options(end), row.options);
+        transport.start_command(end, under(&options, line))
     };
     let Some((line, port)) = row.server else {
         let mut only = start(End::Server, row.client);
-        return match check_in(&mut only, limit, row.client_says) {
+        return match check_in(&mut only, limit, row.client_texts) {
             Ok(()) => Ok(only.said()),
             Err(wrong) => {
                 only.kill();
@@ -65,16 +65,16 @@ fn run_pair(
     let mut server = start(End::Server, line);
     let mut client = None;
     let mut run = || {
-        place.wait_for_listener(&server, port).map_err(|wrong| format!("server {wrong}"))?;
+        transport.wait_for_listener(&server, port).map_err(|wrong| format!("server {wrong}"))?;
         if difference.is_some_and(|difference| difference.listens_by_tcp) {
-            let listens = server.wait_for_listener(place.host(), port, limit);
+            let listens = server.wait_for_listener(transport.host(), port, limit);
             listens.map_err(|wrong| format!("server {wrong}"))?;
         }
         let client = client.insert(start(End::Client, row.client));
-        check_in(client, limit, row.client_says).map_err(|wrong| format!("client: {wrong}"))?;
+        check_in(client, limit, row.client_texts).map_err(|wrong| format!("client: {wrong}"))?;
         let said = client.said();
         if row.server_ends {
-            check(&mut server, row.server_says).map_err(|wrong| format!("server: {wrong}"))?;
+            check(&mut server, row.server_texts).map_err(|wrong| format!("server: {wrong}"))?;
         }
         Ok(said)
     };
@@ -94,7 +94,7 @@ fn result(row: &Row, said: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     match row.result {
         Seen::Text => {
-            row.client_says.first().map_or_else(|| "exit status 0".into(), |text| words(text))
+            row.client_texts.first().map_or_else(|| "exit status 0".into(), |text| words(text))
         }
         Seen::Lines(text) => said
             .lines()
@@ -119,15 +119,15 @@ fn row(name: &str) -> Option<&'static Row> {
     (!lacking).then_some(row)
 }
 
-fn run_row(name: &str, place: impl Fn() -> Place, is_in_ci: impl Fn(InCi) -> bool) {
+fn run_row(name: &str, transport: impl Fn() -> Transport, is_in_ci: impl Fn(InCi) -> bool) {
     let Some(row) = row(name) else { return };
-    if !is_in_ci(row.in_ci) && !results::are_wanted() {
+    if !is_in_ci(row.in_ci) && !results::are_enabled() {
         println!("skipped: long test, run by tests/verbs/run");
         return;
     }
-    let (place, begun) = (place(), Instant::now());
+    let (transport, begun) = (transport(), Instant::now());
     let difference = differences::of(name);
-    let seen = match (run_pair(&place, row, under_flue), difference) {
+    let seen = match (run_pair(&transport, row, under_flue), difference) {
         (Ok(said), None) => result(row, &said),
         (Err(wrong), Some(difference)) if difference.explains(&wrong) => {
             format!("fails: {}", difference.reason)
@@ -144,7 +144,7 @@ fn run_row(name: &str, place: impl Fn() -> Place, is_in_ci: impl Fn(InCi) -> boo
         server: row.server.map(|(line, _)| line),
         client: row.client,
     };
-    results::note(&programs, &place, &seen, begun.elapsed());
+    results::note(&programs, &transport, &seen, begun.elapsed());
 }
 
 macro_rules! rows {
@@ -153,14 +153,14 @@ macro_rules! rows {
         mod sockets {
             use super::*;
             $(#[test] fn $name() {
-                run_row(stringify!($name), Place::sockets, |when| when != InCi::No);
+                run_row(stringify!($name), Transport::sockets, |when| when != InCi::No);
             })*
         }
         mod nodes {
             use super::*;
             $(#[test] fn $name() {
                 if !lacks(&[Need::Tun]) {
-                    run_row(stringify!($name), Place::nodes, |when| when == InCi::Both);
+                    run_row(stringify!($name), Transport::nodes, |when| when == InCi::Both);
                 }
             })*
         }
@@ -230,7 +230,7 @@ fn every_row_is_a_test() {
 
 // Container without root, /dev/net/tun, user namespaces or capabilities.
 #[test]
-fn programs_of_nobody() {
+fn programs_run_without_privileges() {
     if lacks(&[Need::InitialRoot, Need::Tool("setpriv")]) {
         return;
     }
@@ -254,8 +254,9 @@ fn programs_of_nobody() {
     };
     for (order, name) in ["rping", "ib_write_bw", "fio_write"].into_iter().enumerate() {
         let Some(row) = row(name) else { continue };
-        let (place, begun) = (Place::sockets(), Instant::now());
-        let said = run_pair(&place, row, nobody).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        let (transport, begun) = (Transport::sockets(), Instant::now());
+        let said =
+            run_pair(&transport, row, nobody).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
         let programs = Programs {
             order: results::UNPRIVILEGED + order,
             name,
@@ -264,7 +265,7 @@ fn programs_of_nobody() {
             server: row.server.map(|(line, _)| line),
             client: row.client,
         };
-        results::note(&programs, &place, &result(row, &said), begun.elapsed());
+        results::note(&programs, &transport, &result(row, &said), begun.elapsed());
     }
 }
 
@@ -279,11 +280,11 @@ fn atomics_toward_a_peer_without_them() {
     for (order, on_server, on_client) in
         [(0, "", ""), (1, "", "--rfc7306 on"), (2, "--rfc7306 on", "")]
     {
-        let (place, begun) = (Place::sockets(), Instant::now());
-        let mut server = place.start(End::Server, on_server, LINE);
-        let listens = place.wait_for_listener(&server, 18515);
+        let (transport, begun) = (Transport::sockets(), Instant::now());
+        let mut server = transport.start(End::Server, on_server, LINE);
+        let listens = transport.wait_for_listener(&server, 18515);
         assert_eq!(listens, Ok(()), "{}", server.report());
-        let mut client = place.start(End::Client, on_client, &format!("{LINE} 127.0.0.1"));
+        let mut client = transport.start(End::Client, on_client, &format!("{LINE} 127.0.0.1"));
         let ended = [&mut client, &mut server].map(|end| end.wait(LIMIT));
         client.kill();
         server.kill();
@@ -302,7 +303,7 @@ fn atomics_toward_a_peer_without_them() {
         };
         results::note(
             &programs,
-            &place,
+            &transport,
             "both exit, the client with a status other than 0",
             begun.elapsed(),
         );

@@ -7,9 +7,9 @@ use std::time::Instant;
 use flue_test_support::needs::{Need, lacks};
 
 use crate::NEEDS;
-use crate::place::{End, Place};
 use crate::programs::check;
 use crate::results::{self, Programs};
+use crate::test_bed::{End, Transport};
 
 /// Environment variable with the path of the program; `tests/verbs/run` sets it.
 const PROGRAM: &str = "FLUE_VERBS_RDMA_IO_ECHO";
@@ -24,12 +24,14 @@ fn program() -> Option<PathBuf> {
     program
 }
 
-fn echoes(place: &Place, program: &str) {
+fn echoes(transport: &Transport, program: &str) {
     let begun = Instant::now();
-    let mut server = place.start(End::Server, "", &format!("{program} server 127.0.0.1:{PORT}"));
-    let listens = place.wait_for_listener(&server, PORT);
+    let mut server =
+        transport.start(End::Server, "", &format!("{program} server 127.0.0.1:{PORT}"));
+    let listens = transport.wait_for_listener(&server, PORT);
     assert_eq!(listens, Ok(()), "{}", server.report());
-    let mut client = place.start(End::Client, "", &format!("{program} client 127.0.0.1:{PORT}"));
+    let mut client =
+        transport.start(End::Client, "", &format!("{program} client 127.0.0.1:{PORT}"));
     let compared = "8388608 bytes compared";
     let ended = check(&mut client, &[compared])
         .and_then(|()| check(&mut server, &["8388608 bytes echoed"]));
@@ -45,7 +47,7 @@ fn echoes(place: &Place, program: &str) {
         client: "rdma-io-echo client 127.0.0.1:7300",
     };
     let seen = format!("{compared} in both directions");
-    results::note(&programs, place, &seen, begun.elapsed());
+    results::note(&programs, transport, &seen, begun.elapsed());
 }
 
 #[test]
@@ -53,7 +55,7 @@ fn rdma_io_stream_echoes() {
     if let Some(program) = program()
         && !lacks(NEEDS)
     {
-        echoes(&Place::sockets(), &program.to_string_lossy());
+        echoes(&Transport::sockets(), &program.to_string_lossy());
     }
 }
 
@@ -63,6 +65,6 @@ fn rdma_io_stream_on_nodes_echoes() {
         && !lacks(NEEDS)
         && !lacks(&[Need::Tun])
     {
-        echoes(&Place::nodes(), &program.to_string_lossy());
+        echoes(&Transport::nodes(), &program.to_string_lossy());
     }
 }

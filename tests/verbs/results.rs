@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use crate::place::Place;
+use crate::test_bed::Transport;
 
 /// Environment variable with a directory for results, with a subdirectory for each row of the table; tests/verbs/run
 /// sets it.
@@ -15,7 +15,7 @@ fn directory() -> Option<PathBuf> {
 }
 
 /// True if tests may take long.
-pub(crate) fn are_wanted() -> bool {
+pub(crate) fn are_enabled() -> bool {
     directory().is_some()
 }
 
@@ -44,15 +44,15 @@ fn write(file: &Path, text: &str) {
 }
 
 /// Writes the output of the programs on that transport, and their run time.
-pub(crate) fn note(programs: &Programs<'_>, place: &Place, seen: &str, took: Duration) {
+pub(crate) fn note(programs: &Programs<'_>, transport: &Transport, seen: &str, took: Duration) {
     let Some(directory) = directory() else { return };
     let &Programs { order, name, package, options, server, client } = programs;
     let row = directory.join(format!("{order:03}-{name}"));
     let cells = [code(options), code(server.unwrap_or_default()), code(client)].join(" | ");
     write(&row.join("programs"), &format!("| {package} | {cells} |"));
-    let cell = match place {
-        Place::Sockets(_) => "sockets",
-        Place::Nodes(_) => "nodes",
+    let cell = match transport {
+        Transport::Sockets(_) => "sockets",
+        Transport::Nodes(_) => "nodes",
     };
     write(&row.join(cell), &format!(" {seen} ({:.1} s) |", took.as_secs_f64()));
 }

@@ -7,9 +7,9 @@ use flue_test_support::flue::command;
 use flue_test_support::needs::{Need, lacks};
 
 use crate::group::Group;
-use crate::place::{End, LIMIT, Place, under_flue};
 use crate::programs::check;
 use crate::results::{self, Programs};
+use crate::test_bed::{End, LIMIT, Transport, under_flue};
 use crate::{FLUE, NEEDS, machine};
 
 fn is_lacking(tool: &'static str) -> bool {
@@ -78,24 +78,24 @@ const GROWTH_KIB_MAX: u64 = 128;
 const CLIENTS_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Runs clients one at a time; on a node each uses it in turn. All exit with 0.
-fn run_clients(place: &Place, count: usize) {
+fn run_clients(transport: &Transport, count: usize) {
     let script = format!(
         "for i in $(seq {count}); do rping -c -a 127.0.0.1 -C 5 -V || {{ echo client $i; exit 1; }}; done"
     );
-    let mut clients = under_flue(&place.options(End::Client), "sh -c");
+    let mut clients = under_flue(&transport.options(End::Client), "sh -c");
     clients.arg(script);
-    let mut clients = place.start_command(End::Client, clients);
+    let mut clients = transport.start_command(End::Client, clients);
     let ended = clients.wait(CLIENTS_LIMIT).map(|status| status.code());
     clients.kill();
     assert_eq!(ended, Ok(Some(0)), "{}", clients.report());
 }
 
 /// Checks that no client leaks a descriptor, a thread or memory in the server.
-fn does_not_grow(place: &Place) {
+fn check_leaks(transport: &Transport) {
     const SERVER: &str = "rping -s -P -a 127.0.0.1 -V";
-    let clients = if results::are_wanted() { MANY_CLIENTS } else { CLIENTS };
-    let mut server = place.start(End::Server, "", SERVER);
-    let listens = place.wait_for_listener(&server, 7174);
+    let clients = if results::are_enabled() { MANY_CLIENTS } else { CLIENTS };
+    let mut server = transport.start(End::Server, "", SERVER);
+    let listens = transport.wait_for_listener(&server, 7174);
     assert_eq!(listens, Ok(()), "{}", server.report());
     let process = server.process("rping");
     let threads = Footprint::of(process).threads;
@@ -110,9 +110,9 @@ fn does_not_grow(place: &Place) {
         now
     };
     let begun = Instant::now();
-    run_clients(place, FIRST_CLIENTS);
+    run_clients(transport, FIRST_CLIENTS);
     let first = settled();
-    run_clients(place, clients - FIRST_CLIENTS);
+    run_clients(transport, clients - FIRST_CLIENTS);
     let last = settled();
     server.kill();
     assert!(last.descriptors <= first.descriptors, "{first:?}, {last:?}");
@@ -130,13 +130,13 @@ fn does_not_grow(place: &Place) {
          {} and {} KiB",
         last.descriptors, first.resident_kib, last.resident_kib
     );
-    results::note(&programs, place, &seen, begun.elapsed());
+    results::note(&programs, transport, &seen, begun.elapsed());
 }
 
 #[test]
 fn rping_persistent_server_does_not_grow() {
     if !is_lacking("rping") {
-        does_not_grow(&Place::sockets());
+        check_leaks(&Transport::sockets());
     }
 }
 
@@ -145,8 +145,8 @@ fn rping_persistent_server_on_a_node_does_not_grow() {
     if is_lacking("rping") || lacks(&[Need::Tun]) {
         return;
     }
-    if results::are_wanted() {
-        does_not_grow(&Place::nodes());
+    if results::are_enabled() {
+        check_leaks(&Transport::nodes());
     } else {
         println!("skipped: long test, run by tests/verbs/run");
     }

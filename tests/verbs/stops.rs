@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::addresses::Program;
 use crate::group::Group;
-use crate::place::{End, LIMIT, Place, Plant, under_flue};
+use crate::test_bed::{End, LIMIT, NodePair, Transport, under_flue};
 use crate::{NEEDS, machine};
 
 /// Time limit for the reset of a peer: kernels respond for a connection at most twice a second.
@@ -105,8 +105,8 @@ fn follows(start: impl Fn() -> Group) {
 #[test]
 fn launcher_of_a_node_follows_its_program_in_any_order_of_signals() {
     if !is_lacking(&[]) {
-        let plant = Plant::new();
-        follows(|| plant.start(0, "", "sleep 1000"));
+        let node_pair = NodePair::new();
+        follows(|| node_pair.start(0, "", "sleep 1000"));
     }
 }
 
@@ -137,21 +137,21 @@ fn program_of_a_killed_launcher_ends_and_resets_its_peers() {
         return;
     }
     for is_direct in [true, false] {
-        let plant = Plant::new();
-        plant.host.ip("address add 10.9.0.254/24 dev br0");
-        let mut server = under_flue(&Plant::node(0), "");
+        let node_pair = NodePair::new();
+        node_pair.host.ip("address add 10.9.0.254/24 dev br0");
+        let mut server = under_flue(&NodePair::node(0), "");
         match is_direct {
             true => server.args(["rping", "-s", "-P", "-a", "10.9.0.1"]),
             false => server.args(["sh", "-c", "rping -s -P -a 10.9.0.1; true"]),
         };
-        let server = plant.start_command(0, in_a_shell(&server));
-        plant.listens(&server);
-        let mut client = plant.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
-        plant.expect(1, "", &client, has_queue_pair);
+        let server = node_pair.start_command(0, in_a_shell(&server));
+        node_pair.listens(&server);
+        let mut client = node_pair.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
+        node_pair.expect(1, "", &client, has_queue_pair);
         let address: SocketAddr = "10.9.0.1:7174".parse().expect("an address");
         let connect = || TcpStream::connect_timeout(&address, LIMIT);
-        let mut idle = plant.host.run(connect).expect("a listening program");
-        plant.expect(0, "", &server, |found| found.len() == 2);
+        let mut idle = node_pair.host.run(connect).expect("a listening program");
+        node_pair.expect(0, "", &server, |found| found.len() == 2);
         let [launcher, program] = started(&server, "rping");
         send(launcher, Signal::KILL);
         let is_over = || state(program).is_none();
@@ -161,7 +161,7 @@ fn program_of_a_killed_launcher_ends_and_resets_its_peers() {
         let error = idle.read(&mut [0]).expect_err("nothing was sent");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{is_direct}: {error}");
         client.wait(RESET_LIMIT).unwrap_or_else(|error| panic!("{error}: {}", client.report()));
-        let is_removed = || !plant.host.links().iter().any(|link| link == "tap0");
+        let is_removed = || !node_pair.host.links().iter().any(|link| link == "tap0");
         let removed = server.wait_until("TAP is removed", RESET_LIMIT, is_removed);
         assert_eq!(removed, Ok(()), "{}", server.report());
     }
@@ -173,11 +173,11 @@ fn program_of_a_killed_monitor_ends() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let plant = Plant::new();
-    let mut server = plant.start(0, "", "rping -s -P -a 10.9.0.1");
-    plant.listens(&server);
-    let mut client = plant.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
-    plant.expect(1, "", &client, has_queue_pair);
+    let node_pair = NodePair::new();
+    let mut server = node_pair.start(0, "", "rping -s -P -a 10.9.0.1");
+    node_pair.listens(&server);
+    let mut client = node_pair.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
+    node_pair.expect(1, "", &client, has_queue_pair);
     let stat = fs::read_to_string(format!("/proc/{}/stat", server.process("rping")));
     let stat = stat.expect("a running process");
     let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1)?.parse().ok());
@@ -188,22 +188,22 @@ fn program_of_a_killed_monitor_ends() {
 }
 
 /// Stops the server, its launcher or both while the client connects, pings or disconnects.
-fn stopped_peer_continues(place: &Place) {
+fn stopped_peer_continues(transport: &Transport) {
     const PINGS: &str = "rping -c -a 127.0.0.1 -C 5000 -V";
-    let server = place.start(End::Server, "--verbose", "rping -s -P -a 127.0.0.1");
-    assert_eq!(place.wait_for_listener(&server, 7174), Ok(()), "{}", server.report());
+    let server = transport.start(End::Server, "--verbose", "rping -s -P -a 127.0.0.1");
+    assert_eq!(transport.wait_for_listener(&server, 7174), Ok(()), "{}", server.report());
     let [launcher, program] = started(&server, "rping");
     for stopped in [&[program][..], &[launcher, program]] {
         // Stopped before the connection: the client waits for the reply.
         stopped.iter().for_each(|process| send(*process, Signal::STOP));
         settle(&server, &[program], true);
-        let mut client = place.start(End::Client, "", PINGS);
+        let mut client = transport.start(End::Client, "", PINGS);
         let exists = || client.find_process("rping").is_some();
         assert_eq!(client.wait_until("client runs", LIMIT, exists), Ok(()), "{}", client.report());
         stopped.iter().for_each(|process| send(*process, Signal::CONT));
         settle(&server, &[launcher, program], false);
         // Stopped during the transfer.
-        let is_busy = || client.said().contains("DISCONNECT") || connections(place) > 0;
+        let is_busy = || client.said().contains("DISCONNECT") || connections(transport) > 0;
         assert_eq!(client.wait_until("pings", LIMIT, is_busy), Ok(()), "{}", client.report());
         stopped.iter().for_each(|process| send(*process, Signal::STOP));
         settle(&server, &[program], true);
@@ -215,10 +215,10 @@ fn stopped_peer_continues(place: &Place) {
 }
 
 /// Established connections to the port of rping.
-fn connections(place: &Place) -> usize {
-    match place {
-        Place::Nodes(plant) => plant.connections(1, "").map_or(0, |found| found.len()),
-        Place::Sockets(host) => host.run(|| {
+fn connections(transport: &Transport) -> usize {
+    match transport {
+        Transport::Nodes(node_pair) => node_pair.connections(1, "").map_or(0, |found| found.len()),
+        Transport::Sockets(host) => host.run(|| {
             let text = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
             text.lines().filter(|line| line.contains(":1C06 01 ")).count()
         }),
@@ -226,17 +226,17 @@ fn connections(place: &Place) -> usize {
 }
 
 /// Stops the server, or its launcher as well, until the client has disconnected and exited.
-fn stopped_peer_sees_the_end(place: &Place) {
+fn stopped_peer_sees_the_end(transport: &Transport) {
     let Some(program) = Program::compile() else { return };
     let line = |verb: &str| program.line(&format!("{verb} 127.0.0.1 7820"));
     for is_whole in [false, true] {
-        let mut server = place.start(End::Server, "--verbose", &line("serve"));
+        let mut server = transport.start(End::Server, "--verbose", &line("serve"));
         let has_said = |group: &Group, what: &str| {
             let said = group.wait_until(what, LIMIT, || group.said().contains(what));
             assert_eq!(said, Ok(()), "{}", group.report());
         };
         has_said(&server, "listening");
-        let mut client = place.start(End::Client, "--verbose", &line("hold"));
+        let mut client = transport.start(End::Client, "--verbose", &line("hold"));
         has_said(&client, "connected peer");
         has_said(&server, "accepted peer");
         let [launcher, serving] = started(&server, "addresses");
@@ -256,28 +256,28 @@ fn stopped_peer_sees_the_end(place: &Place) {
 #[test]
 fn stopped_peer_sees_the_end_on_kernel_sockets() {
     if !lacks(NEEDS) {
-        stopped_peer_sees_the_end(&Place::sockets());
+        stopped_peer_sees_the_end(&Transport::sockets());
     }
 }
 
 #[test]
 fn stopped_peer_sees_the_end_on_nodes() {
     if !is_lacking(&["cc"]) {
-        stopped_peer_sees_the_end(&Place::nodes());
+        stopped_peer_sees_the_end(&Transport::nodes());
     }
 }
 
 #[test]
 fn stopped_peer_continues_on_kernel_sockets() {
     if !lacks(NEEDS) && !lacks(&[Need::Tool("rping")]) {
-        stopped_peer_continues(&Place::sockets());
+        stopped_peer_continues(&Transport::sockets());
     }
 }
 
 #[test]
 fn stopped_peer_continues_on_nodes() {
     if !is_lacking(&["rping"]) {
-        stopped_peer_continues(&Place::nodes());
+        stopped_peer_continues(&Transport::nodes());
     }
 }
 

@@ -14,10 +14,10 @@ use flue_test_support::tgtadm::{SOCKET, tgtadm};
 
 use crate::NEEDS;
 use crate::group::Group;
-use crate::place::{End, LIMIT, Place, under_flue};
 use crate::programs::check;
 use crate::releases;
 use crate::results::{self, Programs};
+use crate::test_bed::{End, LIMIT, Transport, under_flue};
 
 const SERVER: &str = "tgtd -f";
 /// Maps the RDMA port on kernel sockets, where tgtd's iSCSI uses port 3260. Nodes have their own ports.
@@ -45,17 +45,17 @@ const TEST_LIMIT: Duration = Duration::from_secs(60);
 /// tgtd with a disk.
 struct Storage {
     server: Group,
-    place: Place,
+    transport: Transport,
     scratch: Scratch,
 }
 
 impl Storage {
-    fn start(place: Place) -> Self {
+    fn start(transport: Transport) -> Self {
         let scratch = Scratch::new();
-        let mut tgtd = under_flue(&options(&place, End::Server), SERVER);
+        let mut tgtd = under_flue(&options(&transport, End::Server), SERVER);
         tgtd.env(SOCKET, scratch.file("tgtd"));
-        let server = place.start_command(End::Server, tgtd);
-        let storage = Self { server, place, scratch };
+        let server = transport.start_command(End::Server, tgtd);
+        let storage = Self { server, transport, scratch };
         let ready = storage.server.wait_until("accepts commands", LIMIT, || {
             tgtadm(&storage.scratch.file("tgtd"), "--op show --mode sys").is_ok()
         });
@@ -85,7 +85,8 @@ impl Storage {
 
     fn initiator(&self, line: &str) -> Group {
         let line = format!("{ENVIRONMENT} {line}");
-        self.place.start_command(End::Client, under_flue(&options(&self.place, End::Client), &line))
+        self.transport
+            .start_command(End::Client, under_flue(&options(&self.transport, End::Client), &line))
     }
 
     /// Waits until an initiator has exited with status 0, and returns its output.
@@ -109,7 +110,7 @@ impl Storage {
         let average = average.and_then(|it| it.parse::<u64>().ok()).unwrap_or_default();
         assert!(average > 100, "{said}");
         let seen = format!("{average} reads of 4 KiB per second");
-        note(0, "iscsi-perf", "libiscsi-bin", &client, &self.place, &seen, begun);
+        note(0, "iscsi-perf", "libiscsi-bin", &client, &self.transport, &seen, begun);
     }
 
     /// Writes 64 MiB, reads them, and compares the data read by the initiator and stored by the target.
@@ -126,9 +127,9 @@ impl Storage {
         fs::write(&script, commands.collect::<String>()).expect("a file of this test");
         let client = format!("qemu-io -f raw {}", url(DISK));
         let shell = || {
-            let mut shell = under_flue(&options(&self.place, End::Client), "sh -c");
+            let mut shell = under_flue(&options(&self.transport, End::Client), "sh -c");
             shell.arg(format!("exec {ENVIRONMENT} {client} <{}", script.display()));
-            self.place.start_command(End::Client, shell)
+            self.transport.start_command(End::Client, shell)
         };
         let said = attempt(|| self.finish(shell()));
         for verb in ["wrote", "read"] {
@@ -142,7 +143,7 @@ impl Storage {
             assert!(piece.iter().all(|octet| *octet == expected), "piece {at} of the disk");
         }
         let seen = "64 MiB written, read and compared";
-        note(2, "qemu-io", "qemu-block-extra", &client, &self.place, seen, begun);
+        note(2, "qemu-io", "qemu-block-extra", &client, &self.transport, seen, begun);
     }
 
     /// Runs tests of iscsi-test-cu by iSER. Returns the number of passed tests.
@@ -164,11 +165,11 @@ impl Storage {
         command.args(["-d", "-f", "-n", "-i", INITIATOR, "-I", SECOND]);
         command.arg("-t").arg(format!("ALL.{tests}"));
         command.arg(format!("iscsi://127.0.0.1/{DISK_BY_TCP}/1"));
-        passed(Group::start(self.place.host(), command))
+        passed(Group::start(self.transport.host(), command))
     }
 
     /// Runs tests that must pass, with a new tgtd after a failure. Returns their number.
-    fn expect(&mut self, make: fn() -> Place, tests: &str) -> u32 {
+    fn expect(&mut self, make: fn() -> Transport, tests: &str) -> u32 {
         attempt(|| self.test(tests).inspect_err(|_| *self = Self::start(make())))
     }
 }
@@ -191,10 +192,10 @@ fn url(target: &str) -> String {
     format!("iser://127.0.0.1/{target}/1")
 }
 
-fn options(place: &Place, end: End) -> String {
-    match place {
-        Place::Sockets(_) => PORT_MAP.into(),
-        Place::Nodes(_) => place.options(end),
+fn options(transport: &Transport, end: End) -> String {
+    match transport {
+        Transport::Sockets(_) => PORT_MAP.into(),
+        Transport::Nodes(_) => transport.options(end),
     }
 }
 
@@ -203,7 +204,7 @@ fn note(
     name: &str,
     package: &str,
     client: &str,
-    place: &Place,
+    transport: &Transport,
     seen: &str,
     begun: Instant,
 ) {
@@ -215,7 +216,7 @@ fn note(
         server: Some(SERVER),
         client: &format!("{ENVIRONMENT} {client}"),
     };
-    results::note(&programs, place, seen, begun.elapsed());
+    results::note(&programs, transport, seen, begun.elapsed());
 }
 
 /// Waits until iscsi-test-cu has exited and returns the number of passed tests. The summary is used instead of the exit
@@ -332,7 +333,7 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
 
 /// Runs iscsi-test-cu: whole suites, and those with differences test by test. A failed test leaves reservations, so
 /// tgtd is restarted.
-fn test_all(make: fn() -> Place) {
+fn test_all(make: fn() -> Transport) {
     let begun = Instant::now();
     let mut storage = Storage::start(make());
     let (mut passed, mut differing) = (0, 0);
@@ -358,13 +359,13 @@ fn test_all(make: fn() -> Place) {
     assert_eq!(differing, listed, "listed differences of unknown tests");
     let seen = format!("{passed} tests pass; {differing} fail, each with a reason in the list");
     let client = format!("iscsi-test-cu -d -f -n -t ALL.TESTS {}", url(DISK));
-    note(1, "iscsi-test-cu", "libiscsi-bin", &client, &storage.place, &seen, begun);
+    note(1, "iscsi-test-cu", "libiscsi-bin", &client, &storage.transport, &seen, begun);
 }
 
-fn run(make: fn() -> Place) {
+fn run(make: fn() -> Transport) {
     let storage = Storage::start(make());
     storage.write_and_read();
-    if results::are_wanted() {
+    if results::are_enabled() {
         storage.perf();
         drop(storage);
         if releases::codename() == "bookworm" {
@@ -383,7 +384,7 @@ fn is_lacking() -> bool {
 #[test]
 fn tgtd_and_libiscsi_over_iser() {
     if !is_lacking() {
-        run(Place::sockets);
+        run(Transport::sockets);
     }
 }
 
@@ -392,8 +393,8 @@ fn tgtd_and_libiscsi_over_iser_on_nodes() {
     if is_lacking() || lacks(&[Need::Tun]) {
         return;
     }
-    if results::are_wanted() {
-        run(Place::nodes);
+    if results::are_enabled() {
+        run(Transport::nodes);
     } else {
         println!("skipped: long test, run by tests/verbs/run");
     }

@@ -9,9 +9,9 @@ use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
 
 use crate::NEEDS;
-use crate::place::{End, Place, under_flue};
 use crate::programs::check;
 use crate::results::{self, Programs};
+use crate::test_bed::{End, Transport, under_flue};
 
 /// Bytes of a copied file: more than all buffers of the path.
 const FILE_BYTES: usize = 5_000_000;
@@ -34,16 +34,16 @@ fn make_file(scratch: &Scratch) -> Vec<u8> {
 }
 
 // rcopy reports when it has closed the copy.
-fn copy_file(place: &Place) {
+fn copy_file(transport: &Transport) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
     let octets = make_file(&scratch);
-    let mut server = place.start(End::Server, "", "rcopy");
-    let listens = place.wait_for_listener(&server, 7427);
+    let mut server = transport.start(End::Server, "", "rcopy");
+    let listens = transport.wait_for_listener(&server, 7427);
     assert_eq!(listens, Ok(()), "{}", server.report());
-    let mut client = under_flue(&place.options(End::Client), "rcopy");
+    let mut client = under_flue(&transport.options(End::Client), "rcopy");
     client.arg(scratch.file("from"));
     client.arg(format!("127.0.0.1:{}", scratch.file("to").display()));
-    let mut client = place.start_command(End::Client, client);
+    let mut client = transport.start_command(End::Client, client);
     let said = format!("{FILE_BYTES} bytes");
     let ended = check(&mut client, &[&said]);
     client.kill();
@@ -58,20 +58,20 @@ fn copy_file(place: &Place) {
         server: Some("rcopy"),
         client: "rcopy FROM 127.0.0.1:TO",
     };
-    results::note(&programs, place, &format!("{said}, compared"), begun.elapsed());
+    results::note(&programs, transport, &format!("{said}, compared"), begun.elapsed());
 }
 
 #[test]
 fn rcopy() {
     if !is_lacking(&["rcopy"]) {
-        copy_file(&Place::sockets());
+        copy_file(&Transport::sockets());
     }
 }
 
 #[test]
 fn rcopy_on_nodes() {
     if !is_lacking(&["rcopy"]) && !lacks(&[Need::Tun]) {
-        copy_file(&Place::nodes());
+        copy_file(&Transport::nodes());
     }
 }
 
@@ -79,7 +79,7 @@ fn rcopy_on_nodes() {
 fn preload() -> PathBuf {
     let libraries = fs::read_dir("/usr/lib").expect("a directory").flatten();
     let mut places = libraries.map(|it| it.path().join("rsocket/librspreload.so"));
-    places.find(|place| place.is_file()).expect("librdmacm1 has librspreload.so")
+    places.find(|transport| transport.is_file()).expect("librdmacm1 has librspreload.so")
 }
 
 /// Pair of TCP socket programs.
@@ -95,13 +95,13 @@ struct Pair<'a> {
 
 /// Shell command line with librspreload, captured.
 fn preloaded(
-    place: &Place,
+    transport: &Transport,
     end: End,
     scratch: &Scratch,
     (line, files): &(&str, String),
 ) -> Command {
     let capture = scratch.file(&format!("{end:?}-%p.pcapng"));
-    let options = format!("{} --pcap {}", place.options(end), capture.display());
+    let options = format!("{} --pcap {}", transport.options(end), capture.display());
     let mut command = under_flue(&options, "env");
     command.arg(format!("LD_PRELOAD={}", preload().display())).args(["sh", "-c"]);
     command.arg(format!("exec {line} {files}"));
@@ -110,11 +110,11 @@ fn preloaded(
 
 /// Runs both ends with librspreload, which silently falls back to kernel sockets: the captures must contain as many
 /// bytes as were sent.
-fn run_preloaded(place: &Place, scratch: &Scratch, pair: &Pair<'_>) {
+fn run_preloaded(transport: &Transport, scratch: &Scratch, pair: &Pair<'_>) {
     let begun = Instant::now();
-    let start = |end, line| place.start_command(end, preloaded(place, end, scratch, line));
+    let start = |end, line| transport.start_command(end, preloaded(transport, end, scratch, line));
     let mut server = start(End::Server, &pair.server);
-    let listens = place.wait_for_listener(&server, pair.port);
+    let listens = transport.wait_for_listener(&server, pair.port);
     assert_eq!(listens, Ok(()), "{}", server.report());
     let mut client = start(End::Client, &pair.client);
     let ended = check(&mut client, &[]).and_then(|()| check(&mut server, &[]));
@@ -141,10 +141,10 @@ fn run_preloaded(place: &Place, scratch: &Scratch, pair: &Pair<'_>) {
         client: &client,
     };
     let seen = format!("{FILE_BYTES} bytes, present in the captures");
-    results::note(&programs, place, &seen, took);
+    results::note(&programs, transport, &seen, took);
 }
 
-fn run_netcat(place: &Place) {
+fn run_netcat(transport: &Transport) {
     let scratch = Scratch::new();
     let octets = make_file(&scratch);
     let (from, to) = (scratch.file("from"), scratch.file("to"));
@@ -161,27 +161,27 @@ fn run_netcat(place: &Place) {
         server: ("busybox nc -l -p 5400", format!("0<> {} > {}", endless.display(), to.display())),
         client: ("busybox nc 127.0.0.1 5400", format!("< {}", from.display())),
     };
-    run_preloaded(place, &scratch, &pair);
+    run_preloaded(transport, &scratch, &pair);
     assert!(fs::read(to).is_ok_and(|copy| copy == octets), "the copy differs");
 }
 
 #[test]
 fn netcat_by_librspreload() {
     if !is_lacking(&["busybox", "rstream"]) {
-        run_netcat(&Place::sockets());
+        run_netcat(&Transport::sockets());
     }
 }
 
 #[test]
 fn netcat_by_librspreload_on_nodes() {
     if !is_lacking(&["busybox", "rstream"]) && !lacks(&[Need::Tun]) {
-        run_netcat(&Place::nodes());
+        run_netcat(&Transport::nodes());
     }
 }
 
 // iperf3's options, select(2), and several connections. In file mode iperf3 3.12 itself drops the rest of a partial
 // write.
-fn run_iperf3(place: &Place) {
+fn run_iperf3(transport: &Transport) {
     let client = format!("iperf3 -c 127.0.0.1 -p 5301 -P 2 -n {FILE_BYTES}");
     let pair = Pair {
         order: 2,
@@ -191,19 +191,19 @@ fn run_iperf3(place: &Place) {
         server: ("iperf3 -s -1 -p 5301", String::new()),
         client: (&client, String::new()),
     };
-    run_preloaded(place, &Scratch::new(), &pair);
+    run_preloaded(transport, &Scratch::new(), &pair);
 }
 
 #[test]
 fn iperf3_by_librspreload() {
     if !is_lacking(&["iperf3", "rstream"]) {
-        run_iperf3(&Place::sockets());
+        run_iperf3(&Transport::sockets());
     }
 }
 
 #[test]
 fn iperf3_by_librspreload_on_nodes() {
     if !is_lacking(&["iperf3", "rstream"]) && !lacks(&[Need::Tun]) {
-        run_iperf3(&Place::nodes());
+        run_iperf3(&Transport::nodes());
     }
 }

@@ -11,9 +11,9 @@ use flue_test_support::needs::{Need, find_tool, lacks};
 use serde_json::Value;
 
 use crate::group::{Group, ending};
-use crate::place::{End, Place, ends, under_flue};
 use crate::releases;
 use crate::results::{self, Programs};
+use crate::test_bed::{End, Transport, ends, under_flue};
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -112,7 +112,7 @@ fn tests_of_pyverbs() {
         client: "run_tests.py --dev flue0 --port 1 --gid 0",
     };
     let seen_in_short = format!("{passed} of {} pass, each as `{list}` expects", seen.len());
-    results::note(&programs, &Place::Sockets(host), &seen_in_short, begun.elapsed());
+    results::note(&programs, &Transport::Sockets(host), &seen_in_short, begun.elapsed());
     let unknown: Vec<_> = seen.keys().filter(|name| !expected.contains_key(*name)).collect();
     assert!(unknown.is_empty(), "not in {list}: {unknown:?}");
 }
@@ -143,12 +143,12 @@ fn program_of_libfabric() {
         "--op connect --depth 100",
     ];
     for (order, operation) in operations.into_iter().enumerate() {
-        let (place, begun) = (Place::sockets(), Instant::now());
+        let (transport, begun) = (Transport::sockets(), Instant::now());
         let line = |words: &str| format!("{} {words} --provider verbs", program.display());
-        let server = place.start(End::Server, "", &line("server"));
-        assert_eq!(place.wait_for_listener(&server, 18600), Ok(()), "{}", server.report());
+        let server = transport.start(End::Server, "", &line("server"));
+        assert_eq!(transport.wait_for_listener(&server, 18600), Ok(()), "{}", server.report());
         let client = format!("client 10.77.0.1 --seconds 0.5 {operation}");
-        let said = ends(server, place.start(End::Client, "", &line(&client)));
+        let said = ends(server, transport.start(End::Client, "", &line(&client)));
         let result: Value = serde_json::from_str(said.lines().last().unwrap_or_default())
             .unwrap_or_else(|error| panic!("{operation}: {error}: {said}"));
         let value = result["value"].as_f64().filter(|value| *value > 0.0);
@@ -165,7 +165,7 @@ fn program_of_libfabric() {
         };
         let unit = result["unit"].as_str().unwrap_or_default();
         let seen = format!("{:.0} {unit}", value.unwrap_or_default());
-        results::note(&programs, &place, &seen, begun.elapsed());
+        results::note(&programs, &transport, &seen, begun.elapsed());
     }
 }
 
@@ -215,6 +215,6 @@ fn mpi() {
             server: None,
             client: &client,
         };
-        results::note(&programs, &Place::Sockets(machine()), &says, begun.elapsed());
+        results::note(&programs, &Transport::Sockets(machine()), &says, begun.elapsed());
     }
 }

@@ -13,9 +13,9 @@ pub(crate) struct Row {
     /// Command line of the connecting end, or of the only one.
     pub(crate) client: &'static str,
     /// Texts required in the client's output.
-    pub(crate) client_says: &'static [&'static str],
+    pub(crate) client_texts: &'static [&'static str],
     /// Texts required in the server's output.
-    pub(crate) server_says: &'static [&'static str],
+    pub(crate) server_texts: &'static [&'static str],
     /// True if the server exits on its own, with 0. Otherwise the test ends it.
     pub(crate) server_ends: bool,
     /// Transports tested in CI; `tests/verbs/run` tests all of them.
@@ -60,8 +60,8 @@ const fn alone(
         package,
         server: None,
         client,
-        client_says: says,
-        server_says: &[],
+        client_texts: says,
+        server_texts: &[],
         server_ends: true,
         in_ci: InCi::Sockets,
         result: Seen::Text,
@@ -148,7 +148,7 @@ pub(crate) const ROWS: &[Row] = &[
         ],
     ),
     both(Row {
-        server_says: &["server ping data: rdma-ping-99:"],
+        server_texts: &["server ping data: rdma-ping-99:"],
         ..pair(
             "rping",
             "rdmacm-utils",
@@ -203,7 +203,7 @@ pub(crate) const ROWS: &[Row] = &[
         )
     },
     Row {
-        server_says: &["rdma_server: end 0"],
+        server_texts: &["rdma_server: end 0"],
         ..pair(
             "rdma_server_and_client",
             "rdmacm-utils",
@@ -213,7 +213,7 @@ pub(crate) const ROWS: &[Row] = &[
         )
     },
     Row {
-        server_says: &["rdma_xserver: end 0"],
+        server_texts: &["rdma_xserver: end 0"],
         ..pair(
             "rdma_xserver_and_xclient",
             "rdmacm-utils",
@@ -223,7 +223,7 @@ pub(crate) const ROWS: &[Row] = &[
         )
     },
     Row {
-        server_says: &["return status 0"],
+        server_texts: &["return status 0"],
         ..pair(
             "ucmatose",
             "rdmacm-utils",
@@ -233,7 +233,7 @@ pub(crate) const ROWS: &[Row] = &[
         )
     },
     Row {
-        server_says: &["return status 0"],
+        server_texts: &["return status 0"],
         ..pair(
             "ucmatose_with_migration",
             "rdmacm-utils",

@@ -15,11 +15,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::group::Group;
-use crate::place::{LIMIT, Plant, ends, under_flue};
+use crate::test_bed::{LIMIT, NodePair, ends, under_flue};
 use crate::{FLUE, NEEDS};
 
 /// Time limit for the notification of a peer after a kill: kernels respond for a connection at most twice a second.
-const HEARS: Duration = Duration::from_secs(10);
+const NOTIFICATION_LIMIT: Duration = Duration::from_secs(10);
 
 fn is_lacking(tools: &[&'static str]) -> bool {
     lacks(NEEDS) || lacks(&[Need::Tun]) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
@@ -31,11 +31,11 @@ fn rping_with_loss() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let (node_pair, scratch) = (NodePair::new(), Scratch::new());
     let file = scratch.file("END-%p.csv");
     let options = format!("--drop 5 --seed 1 --tcp-trace {}", file.display());
     let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 50 -V -S 20000");
-    plant.pair(&options, &line("-s"), &line("-c"));
+    node_pair.pair(&options, &line("-s"), &line("-c"));
     let traces = fs::read_dir(scratch.file("")).expect("a directory");
     let rows: String = traces
         .map(|it| fs::read_to_string(it.expect("an entry").path()).expect("a trace"))
@@ -53,9 +53,9 @@ fn rping_with_a_map() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let (plant, map) = (Plant::new(), "--map 127.0.0.1=10.9.0.1");
+    let (node_pair, map) = (NodePair::new(), "--map 127.0.0.1=10.9.0.1");
     let line = |end: &str| format!("rping {end} -a 127.0.0.1 -C 2 -V -d");
-    let said = plant.pair(map, &line("-s"), &line("-c"));
+    let said = node_pair.pair(map, &line("-s"), &line("-c"));
     assert!(!said.contains("10.9.0.1"), "{said}");
 }
 
@@ -66,15 +66,16 @@ fn addresses_that_a_node_does_not_reach() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let plant = Plant::new();
+    let node_pair = NodePair::new();
     for (line, why) in [
         ("rping -c -a 10.9.0.1 -C 1", "No route to host"),
         ("rping -c -a 127.0.0.1 -C 1", "No route to host"),
         ("rping -c -a 192.0.2.1 -C 1", "Network is unreachable"),
         ("rping -s -a 10.77.0.1 -C 1", "Cannot assign requested address"),
     ] {
-        let mut program = plant.start(0, "", line);
-        let status = program.wait(HEARS).unwrap_or_else(|wrong| panic!("{line}: {wrong}"));
+        let mut program = node_pair.start(0, "", line);
+        let status =
+            program.wait(NOTIFICATION_LIMIT).unwrap_or_else(|wrong| panic!("{line}: {wrong}"));
         program.kill();
         assert!(!status.success() && program.said().contains(why), "{}", program.report());
     }
@@ -85,73 +86,73 @@ fn rping_with_flues_own() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let plant = Plant::new();
+    let node_pair = NodePair::new();
     let own = |at: usize, end: &str| {
-        let options = Plant::node(at);
+        let options = NodePair::node(at);
         command(FLUE, &format!("rping {end} {options} -a 10.9.0.1 -C 10 -V"))
     };
-    let server = plant.start_command(0, own(0, "-s"));
-    plant.listens(&server);
-    ends(server, plant.start(1, "", "rping -c -a 10.9.0.1 -C 10 -V"));
-    let server = plant.start(0, "", "rping -s -a 10.9.0.1 -C 10 -V");
-    plant.listens(&server);
-    ends(server, plant.start_command(1, own(1, "-c")));
+    let server = node_pair.start_command(0, own(0, "-s"));
+    node_pair.listens(&server);
+    ends(server, node_pair.start(1, "", "rping -c -a 10.9.0.1 -C 10 -V"));
+    let server = node_pair.start(0, "", "rping -s -a 10.9.0.1 -C 10 -V");
+    node_pair.listens(&server);
+    ends(server, node_pair.start_command(1, own(1, "-c")));
 }
 
 // The killed program cannot close its connections. The peer is reset, whether data is in flight or not, and the
 // launcher ends by the same signal.
 #[test]
-fn a_program_that_is_killed_resets_its_peers() {
+fn killed_program_resets_its_peers() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let plant = Plant::new();
+    let node_pair = NodePair::new();
     for (killed, count) in [(1, "1000000000"), (0, "1000000000")] {
         let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C {count} -V");
-        let server = plant.start(0, "", &line("-s"));
-        plant.listens(&server);
-        let client = plant.start(1, "", &line("-c"));
+        let server = node_pair.start(0, "", &line("-s"));
+        node_pair.listens(&server);
+        let client = node_pair.start(1, "", &line("-c"));
         let is_busy = |found: &[Value]| found.iter().any(|one| one["qp"].is_u64());
-        plant.expect(1, "", &client, is_busy);
+        node_pair.expect(1, "", &client, is_busy);
         let mut both = [server, client];
         both[killed].signal("rping", Signal::KILL);
         let begin = Instant::now();
-        let status = both[killed].wait(HEARS);
+        let status = both[killed].wait(NOTIFICATION_LIMIT);
         assert_eq!(
             status.map(|status| status.code()),
             Ok(Some(128 + 9)),
             "{}",
             both[killed].report()
         );
-        both[1 - killed].wait(HEARS).unwrap_or_else(|wrong| panic!("{wrong}"));
-        assert!(begin.elapsed() < HEARS);
+        both[1 - killed].wait(NOTIFICATION_LIMIT).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert!(begin.elapsed() < NOTIFICATION_LIMIT);
         both.iter_mut().for_each(Group::kill);
         assert!(both[1 - killed].said().contains("DISCONNECT"), "{}", both[1 - killed].report());
-        let links = plant.host.links();
+        let links = node_pair.host.links();
         assert!(!links.iter().any(|link| link.starts_with("tap")), "left: {links:?}");
     }
 }
 
 // An idle kernel that only waits is reset too.
 #[test]
-fn a_program_that_is_killed_resets_an_idle_kernel() {
+fn killed_program_resets_idle_kernel() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let plant = Plant::new();
-    plant.host.ip("address add 10.9.0.254/24 dev br0");
-    plant.host.ip("address add fd09::fe/64 dev br0 nodad");
-    let program = plant.start(0, "--addr fd09::1/64", "rping -s -a ::");
-    plant.listens(&program);
+    let node_pair = NodePair::new();
+    node_pair.host.ip("address add 10.9.0.254/24 dev br0");
+    node_pair.host.ip("address add fd09::fe/64 dev br0 nodad");
+    let program = node_pair.start(0, "--addr fd09::1/64", "rping -s -a ::");
+    node_pair.listens(&program);
     let sockets = ["10.9.0.1:7174", "[fd09::1]:7174"].map(|address| {
         let address: SocketAddr = address.parse().expect("an address");
         let connect = || TcpStream::connect_timeout(&address, LIMIT);
-        plant.host.run(connect).unwrap_or_else(|error| panic!("{address}: {error}"))
+        node_pair.host.run(connect).unwrap_or_else(|error| panic!("{address}: {error}"))
     });
-    plant.expect(0, "", &program, |found| found.len() == 2);
+    node_pair.expect(0, "", &program, |found| found.len() == 2);
     program.signal("rping", Signal::KILL);
     for mut socket in sockets {
-        socket.set_read_timeout(Some(HEARS)).expect("a limit");
+        socket.set_read_timeout(Some(NOTIFICATION_LIMIT)).expect("a limit");
         let error = socket.read(&mut [0]).expect_err("nothing was sent");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{socket:?}: {error}");
     }
@@ -159,15 +160,15 @@ fn a_program_that_is_killed_resets_an_idle_kernel() {
 
 // Signals reach the program, its status is the launcher's, and its output is unchanged.
 #[test]
-fn the_launcher_of_a_node_is_as_if_it_were_not_there() {
+fn launcher_of_node_is_transparent() {
     if is_lacking(&[]) {
         return;
     }
-    let plant = Plant::new();
+    let node_pair = NodePair::new();
     let run = |script: &str| {
-        let mut line = under_flue(&Plant::node(0), "sh -c");
+        let mut line = under_flue(&NodePair::node(0), "sh -c");
         line.arg(script).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = plant.host.spawn(&mut line).expect("flue starts");
+        let child = node_pair.host.spawn(&mut line).expect("flue starts");
         child.wait_with_output().expect("the end of the program")
     };
     let said = run("echo out; echo err >&2; exit 42");
@@ -191,21 +192,22 @@ fn one_process_has_the_node() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let (node_pair, scratch) = (NodePair::new(), Scratch::new());
     let log = scratch.file("log");
     let script = "rping -s -a 10.9.0.1 & first=$!; \
                   until flue ss -l | grep -q 7174; do :; done; \
                   rping -s -p 9999; echo second $?; kill $first; wait $first; \
                   exec rping -s -a 10.9.0.1 -C 1";
-    let mut program = under_flue(&format!("{} --log {}", Plant::node(0), log.display()), "sh -c");
+    let mut program =
+        under_flue(&format!("{} --log {}", NodePair::node(0), log.display()), "sh -c");
     program.arg(script.replace("flue ss", &format!("{FLUE} ss")));
-    let server = plant.start_command(0, program);
+    let server = node_pair.start_command(0, program);
     let deadline = Instant::now() + LIMIT;
     while !server.said().contains("second") {
         assert!(Instant::now() < deadline, "{}", server.report());
     }
     assert!(server.said().contains("Device or resource busy"), "{}", server.report());
-    plant.listens(&server);
+    node_pair.listens(&server);
     // The exiting process may still hold the listener for a moment: a connect is repeated.
     let said = fs::read_to_string(&log).expect("a log");
     assert!(said.contains("in use by another process"), "{said}");
@@ -216,50 +218,50 @@ fn flue_ss_lists_the_queue_pairs_of_both_transports() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let plant = Plant::new();
+    let node_pair = NodePair::new();
     for (options, address, offload) in
         [(true, "10.9.0.1", "Offloaded"), (false, "127.0.0.1", "Kernel")]
     {
         let line = |end: &str| format!("rping {end} -a {address} -C 1000000000");
         let start = |at: usize, end: &str| match options {
-            true => plant.start(at, "", &line(end)),
-            false => plant.start_command(at, under_flue("", &line(end))),
+            true => node_pair.start(at, "", &line(end)),
+            false => node_pair.start_command(at, under_flue("", &line(end))),
         };
         let mut server = start(0, "-s");
-        plant.listens(&server);
+        node_pair.listens(&server);
         let mut client = start(1, "-c");
         let has_pair = |found: &[Value]| found.iter().any(|one| one["qp"].is_u64());
         for (at, end) in [(0, &server), (1, &client)] {
-            let found = plant.expect(at, "", end, |found| {
+            let found = node_pair.expect(at, "", end, |found| {
                 has_pair(found) && found.iter().all(|one| one["offload_state"] == offload)
             });
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0]["qp"].as_u64() > Some(0), "{found:?}");
         }
         let mut ss = command(FLUE, "ss -i");
-        ss.env("XDG_RUNTIME_DIR", plant.runtime[1].file(""));
+        ss.env("XDG_RUNTIME_DIR", node_pair.runtime[1].file(""));
         let said = String::from_utf8(ss.output().expect("flue starts").stdout).expect("text");
         assert!(said.contains("qp:"), "{said}");
         // A normal exit removes the socket.
         client.signal("rping", Signal::KILL);
         client.wait(LIMIT).expect("a killed client");
         server.wait(LIMIT).expect("a server whose client was killed");
-        let left = fs::read_dir(plant.runtime[0].file("flue")).expect("a directory").count();
+        let left = fs::read_dir(node_pair.runtime[0].file("flue")).expect("a directory").count();
         assert_eq!(left, 0, "sockets of the server");
     }
 }
 
 // Capture of the node, complete after a normal exit of the program.
 #[test]
-fn a_capture_of_a_node() {
+fn capture_of_node_is_complete() {
     if is_lacking(&["rping"]) {
         return;
     }
-    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let (node_pair, scratch) = (NodePair::new(), Scratch::new());
     let file = scratch.file("END-%p.pcapng");
     let options = format!("--pcap {}", file.display());
     let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 5 -V");
-    plant.pair(&options, &line("-s"), &line("-c"));
+    node_pair.pair(&options, &line("-s"), &line("-c"));
     let entries = fs::read_dir(scratch.file("")).expect("a directory");
     for entry in entries.map(|entry| entry.expect("an entry").path()) {
         let frames = capture::read(&entry).expect("a capture");
@@ -269,27 +271,27 @@ fn a_capture_of_a_node() {
 }
 
 /// Waits until the program's output contains the text.
-fn says(program: &Group, text: &str) {
+fn wait_for_text(program: &Group, text: &str) {
     let said = program.wait_until(text, LIMIT, || program.said().contains(text));
     assert_eq!(said, Ok(()), "{}", program.report());
 }
 
 // rping, while it waits for a client and while it pings, reports the device removal and exits.
 #[test]
-fn rping_whose_tap_goes_away() {
+fn rping_reports_removed_tap() {
     if is_lacking(&["rping"]) {
         return;
     }
     for is_busy in [false, true] {
-        let plant = Plant::new();
+        let node_pair = NodePair::new();
         let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 1000000000 -V");
-        let mut server = plant.start(0, "", &line("-s"));
-        plant.listens(&server);
-        let client = is_busy.then(|| plant.start(1, "", &line("-c")));
+        let mut server = node_pair.start(0, "", &line("-s"));
+        node_pair.listens(&server);
+        let client = is_busy.then(|| node_pair.start(1, "", &line("-c")));
         if let Some(client) = &client {
-            plant.expect(1, "", client, |found| found.iter().any(|one| one["qp"].is_u64()));
+            node_pair.expect(1, "", client, |found| found.iter().any(|one| one["qp"].is_u64()));
         }
-        plant.host.ip("link delete tap0");
+        node_pair.host.ip("link delete tap0");
         let ended = server.wait(LIMIT);
         server.kill();
         // The status shows whether it was waiting for a client: a disconnect is not a failure.
@@ -303,14 +305,14 @@ fn rping_whose_tap_goes_away() {
 
 // ibv_asyncwatch only waits for such events.
 #[test]
-fn ibv_asyncwatch_whose_tap_goes_away() {
+fn ibv_asyncwatch_reports_removed_tap() {
     if is_lacking(&["ibv_asyncwatch"]) {
         return;
     }
-    let plant = Plant::new();
-    let mut watch = plant.start(0, "", "stdbuf -oL ibv_asyncwatch");
-    plant.expect(0, "", &watch, |_| true);
-    plant.host.ip("link delete tap0");
+    let node_pair = NodePair::new();
+    let mut watch = node_pair.start(0, "", "stdbuf -oL ibv_asyncwatch");
+    node_pair.expect(0, "", &watch, |_| true);
+    node_pair.host.ip("link delete tap0");
     let ended = watch.wait(LIMIT);
     watch.kill();
     assert!(ended.is_ok(), "{}", watch.report());
@@ -320,26 +322,26 @@ fn ibv_asyncwatch_whose_tap_goes_away() {
 // All waiters are notified, whatever they wait for, and every object can be destroyed, including memory of a pending
 // Send that the peer does not acknowledge.
 #[test]
-fn a_tap_that_goes_away_is_the_end_of_the_device() {
+fn removed_tap_ends_device() {
     if is_lacking(&["rping", "cc"]) {
         return;
     }
-    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let (node_pair, scratch) = (NodePair::new(), Scratch::new());
     let program = scratch.file("device");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/c/tests/device.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source);
     compiler.args(["-libverbs", "-lrdmacm", "-lpthread"]);
     assert!(compiler.status().expect("cc starts").success());
-    let peer = plant.start(0, "", "rping -s -a 10.9.0.1");
-    plant.listens(&peer);
+    let peer = node_pair.start(0, "", "rping -s -a 10.9.0.1");
+    node_pair.listens(&peer);
     let line = format!("{} link 10.9.0.2 10.9.0.1", program.display());
-    let mut device = plant.start(1, "", &line);
-    says(&device, "ready");
-    plant.host.ip("link set tap0 nomaster");
+    let mut device = node_pair.start(1, "", &line);
+    wait_for_text(&device, "ready");
+    node_pair.host.ip("link set tap0 nomaster");
     device.signal("device", Signal::USR1);
-    says(&device, "sent");
-    plant.host.ip("link delete tap1");
+    wait_for_text(&device, "sent");
+    node_pair.host.ip("link delete tap1");
     let ended = device.wait(LIMIT).map(|status| status.code());
     device.kill();
     assert_eq!(ended, Ok(Some(0)), "{}", device.report());

@@ -1,7 +1,7 @@
 //! Every kind of message, encoded by flue, and flue's decoding in Wireshark's terms.
 
 use bytes::Bytes;
-use flue_test_support::tshark::{Crc, Fpdu, Place, ReadRequest as Theirs, Returned};
+use flue_test_support::tshark::{BufferModel, Crc, Fpdu, ReadRequest as Theirs, Returned};
 use rdma_over_tcp::{
     ddp::{HeaderCopy, Msn, Segment, Stag, TaggedOffset},
     error::WireError,
@@ -133,17 +133,17 @@ fn returned(terminate: &Terminate) -> Returned {
 pub(crate) fn ours(message: &Message) -> Fpdu {
     let ulpdu = &message.ulpdu[..];
     let segment = HeaderCopy::of(ulpdu).and_then(|header| header.segment()).unwrap();
-    let place = match segment {
-        Segment::Tagged(it) => Place::Tagged { stag: it.stag.0, offset: it.offset.0 },
+    let buffer = match segment {
+        Segment::Tagged(it) => BufferModel::Tagged { stag: it.stag.0, offset: it.offset.0 },
         Segment::Untagged(it) => {
-            Place::Untagged { queue: it.queue.0, msn: it.msn.0, offset: it.offset }
+            BufferModel::Untagged { queue: it.queue.0, msn: it.msn.0, offset: it.offset }
         }
     };
     let mut fpdu = Fpdu {
         ulpdu_length: ulpdu.len() as u16,
         crc: Crc::Good,
         last: segment.last(),
-        place,
+        buffer,
         opcode: Opcode::from_control(segment.ulp()).unwrap() as u8,
         invalidate_stag: None,
         read_request: None,

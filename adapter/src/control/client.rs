@@ -9,9 +9,9 @@ use std::{
 
 use super::{
     ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
-    message::{Answer, Ask, NodeName, Reply, Request},
-    place,
+    message::{Answer, NodeName, Operation, Reply, Request},
     record::Record,
+    socket_path,
 };
 use crate::error::Error;
 
@@ -47,7 +47,7 @@ impl Nodes {
     }
 
     fn names(&self, path: &Path) -> bool {
-        match (self, place::parse(path)) {
+        match (self, socket_path::parse(path)) {
             (Self::All, _) => true,
             (Self::Path(own), _) => own == path,
             (Self::Tap(own), Some((tap, _))) => own == tap,
@@ -65,9 +65,9 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     if let Nodes::Path(path) = nodes {
         return Ok((vec![path.clone()], path.clone()));
     }
-    let directory = place::directory();
+    let directory = socket_path::directory();
     let shown = directory.display();
-    let mut sockets = place::sockets(&directory)
+    let mut sockets = socket_path::sockets(&directory)
         .map_err(|error| Error::operation(format!("control sockets: {shown}: {error}")))?;
     sockets.retain(|path| nodes.names(path) && is_alive(path));
     if sockets.is_empty() && *nodes != Nodes::All {
@@ -95,7 +95,7 @@ fn is_alive(path: &Path) -> bool {
 ///
 /// # Errors
 /// The node cannot be reached, does not reply in time, or its reply is not valid.
-pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
+pub fn request(path: &Path, operation: Operation) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
         Error::operation(format!("control socket {}: {what}: {error}", path.display()))
     };
@@ -106,7 +106,7 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
             }
             None => failed("connect", error),
         })?;
-    let mut line = serde_json::to_vec(&Request::new(ask))
+    let mut line = serde_json::to_vec(&Request::new(operation))
         .map_err(|error| failed("request", io::Error::other(error)))?;
     line.push(b'\n');
     stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(|error| failed("time limit", error))?;
@@ -173,12 +173,12 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 /// Returns all listeners and connections of the node at `path`.
 ///
 /// # Errors
-/// As [`ask`]; or there are more than [`CONNECTIONS_MAX`].
+/// As [`request`]; or there are more than [`CONNECTIONS_MAX`].
 pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> {
     let mut connections: Vec<Record> = Vec::new();
     loop {
         let after = connections.last().map(|record| record.handle);
-        let Answer::List(page) = ask(path, Ask::List { after, state })? else {
+        let Answer::List(page) = request(path, Operation::List { after, state })? else {
             return Err(Error::operation(format!(
                 "control socket {}: unexpected answer, expected a list of connections",
                 path.display()
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_without_a_node_is_named_with_its_problem() {
+    fn path_without_node_is_reported() {
         let directory = env::temp_dir().join(format!("flue-client-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (file, socket) = (directory.join("file"), directory.join("socket"));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_meant_by_path_process_or_tap() {
+    fn nodes_are_selected_by_path_process_or_tap() {
         assert_eq!(Nodes::parse(None), Nodes::All);
         assert_eq!(Nodes::parse(Some("./a.sock")), Nodes::Path("./a.sock".into()));
         assert_eq!(Nodes::parse(Some("71")), Nodes::Pid(71));

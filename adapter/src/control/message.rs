@@ -16,13 +16,13 @@ pub struct Request {
     pub flue_control: u32,
     /// The operation.
     #[serde(flatten)]
-    pub ask: Ask,
+    pub operation: Operation,
 }
 
 /// Operation of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
-pub enum Ask {
+pub enum Operation {
     /// Lists listeners and connections, ordered by handle. The reply is [`Answer::List`].
     List {
         /// Lists only those with a handle above this one; `null`: all.
@@ -90,8 +90,8 @@ pub enum Answer {
 
 impl Request {
     /// Creates a request of this version.
-    pub const fn new(ask: Ask) -> Self {
-        Self { flue_control: VERSION, ask }
+    pub const fn new(operation: Operation) -> Self {
+        Self { flue_control: VERSION, operation }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Control socket: other processes list the connections of a running node, and offload or upload them.
 //!
-//! Every node listens on a Unix socket ([`place`] defines its path). A client sends one request and reads one reply on
-//! a connection, each a line of JSON ([`message`]); `socat - UNIX:PATH` is a sufficient client. [`server`] runs on a
-//! separate thread. It locks the node only to copy state, so clients do not block the data path. [`client`] is used by
-//! `flue ss`, `flue offload` and `flue upload`.
+//! Every node listens on a Unix socket ([`socket_path`] defines its path). A client sends one request and reads one
+//! reply on a connection, each a line of JSON ([`message`]); `socat - UNIX:PATH` is a sufficient client. [`server`]
+//! runs on a separate thread. It locks the node only to copy state, so clients do not block the data path. [`client`]
+//! is used by `flue ss`, `flue offload` and `flue upload`.
 //!
 //! Any process that can write to the socket can list and move connections. So its mode is 0600, in a directory of mode
 //! 0700.
@@ -15,14 +15,14 @@
 //! | clients without a complete reply | [`CLIENTS_MAX`]: another client replaces the one that was idle the longest |
 //! | clients not yet accepted | [`BACKLOG`] |
 //! | concurrent requests | one |
-//! | connections copied while the node is locked | [`LOOK_MAX`] |
+//! | connections copied while the node is locked | [`SNAPSHOTS_MAX`] |
 //! | share of the node's time used by requests | one half: after each the server pauses for as long as it took |
 
 pub mod client;
 pub mod message;
-pub mod place;
 pub mod record;
 pub mod server;
+pub mod socket_path;
 pub mod state;
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub const MOVE_LIMIT: Duration = Duration::from_millis(250);
 /// Maximum number of connections in one reply.
 pub const ROWS_MAX: usize = 1024;
 /// Maximum number of connections that are copied while the node is locked.
-pub const LOOK_MAX: usize = 32;
+pub const SNAPSHOTS_MAX: usize = 32;
 /// Maximum number of accepted clients without a complete reply.
 pub const CLIENTS_MAX: usize = 16;
 /// Maximum number of clients not yet accepted.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use host_stack::{
-    socket::{ConnectionRow, Moves, Refusal, SocketState},
+    socket::{ConnectionRow, MigrationCounts, Refusal, SocketState},
     stream::OffloadState,
 };
 use offload_engine::{
@@ -88,7 +88,8 @@ impl Record {
     /// `tree`: include the three classes of offload state.
     pub fn new(row: &ConnectionRow, look: Option<ConnectionSnapshot>, tree: bool) -> Self {
         let ConnectionRow { handle, local, remote, state, offload, recv_q, send_q, moves } = *row;
-        let Moves { offloads, uploads, last_upload_reason, refusals, last_refusal } = moves;
+        let MigrationCounts { offloads, uploads, last_upload_reason, refusals, last_refusal } =
+            moves;
         let mut record = Self {
             handle: handle.0,
             state: state.map(|state| state.name().to_owned()),

@@ -28,7 +28,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::{Guarded, are_lost, moved_up},
+    descriptor::{Guarded, are_lost, move_to_high_number},
     engine::{ConnectionSnapshot, NodeClient},
     thread,
 };
@@ -40,10 +40,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::session::Session;
 use super::{
-    BACKLOG, CLIENTS_MAX, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, VERSION,
-    message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
-    place::{self as places, ControlPlace, PATH_BYTES_MAX},
+    BACKLOG, CLIENTS_MAX, HOST_LIMIT, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, SNAPSHOTS_MAX,
+    VERSION,
+    message::{Answer, Destination, Move, NodeName, Operation, Page, Reply, Request},
     record::Record,
+    socket_path::{self, ControlSocketPath, PATH_BYTES_MAX},
 };
 use crate::error::Error;
 
@@ -52,9 +53,9 @@ mod session;
 /// Poll interval for the state of a connection that is being offloaded or uploaded.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
 /// Minimum pause between two turns of the server.
-const REST_MIN: Duration = Duration::from_millis(1);
+const TURN_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Pause after a failed accept: without free descriptors it would fail again at once.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Connections that a control socket serves.
 pub trait Controlled: Send + 'static {
@@ -75,7 +76,7 @@ pub trait Controlled: Send + 'static {
     ) -> Result<Option<ConnectionRow>, WaitError>;
 
     /// Returns snapshots of these connections from the target; `None`: not offloaded.
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>>;
+    fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>>;
 
     /// Returns the connections of queue pairs.
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
@@ -106,8 +107,8 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
         self.find(handle, limit)
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        self.look(handles)
+    fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+        self.snapshots(handles)
     }
 
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
@@ -133,8 +134,8 @@ impl Controlled for Vec<Adapter> {
         self[0].find(handle, limit)
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        self[0].look(handles)
+    fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+        self[0].snapshots(handles)
     }
 
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
@@ -188,28 +189,30 @@ impl Drop for Control {
     }
 }
 
-/// Serves a control socket at the location of `place`, under the name of its node.
+/// Serves a control socket at the location of `socket_path`, under the name of its node.
 ///
 /// # Errors
 /// The socket of `--control PATH` cannot be created. Without that option the node runs without a socket, and logs it.
 pub fn serve(
     node: impl Controlled,
     name: NodeName,
-    place: &ControlPlace,
+    socket_path: &ControlSocketPath,
 ) -> Result<Option<Control>, Error> {
-    let Some(path) = place.socket(&name.tap, name.pid) else { return Ok(None) };
-    let made = match place {
-        ControlPlace::Directory(directory) => places::make_directory(directory).map(|()| {
-            places::sweep(directory);
-            // Left by an ended process with the same id.
-            let _ = fs::remove_file(&path);
-        }),
-        ControlPlace::Path(_) => remove_stale(&path),
-        ControlPlace::None => Ok(()),
+    let Some(path) = socket_path.socket(&name.tap, name.pid) else { return Ok(None) };
+    let made = match socket_path {
+        ControlSocketPath::Directory(directory) => {
+            socket_path::make_directory(directory).map(|()| {
+                socket_path::sweep(directory);
+                // Left by an ended process with the same id.
+                let _ = fs::remove_file(&path);
+            })
+        }
+        ControlSocketPath::Path(_) => remove_stale(&path),
+        ControlSocketPath::None => Ok(()),
     };
     match made.and_then(|()| start(node, name, path)) {
         Ok(control) => Ok(Some(control)),
-        Err(failure) if matches!(place, ControlPlace::Path(_)) => Err(failure),
+        Err(failure) if matches!(socket_path, ControlSocketPath::Path(_)) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, "control socket: disabled");
             Ok(None)
@@ -252,14 +255,14 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
         };
         Error::operation(format!("control socket {}: {why}", path.display()))
     };
-    let listener = moved_up(UnixListener::bind(&path).map_err(failed)?.into());
+    let listener = move_to_high_number(UnixListener::bind(&path).map_err(failed)?.into());
     let listener = Guarded::from(UnixListener::from(listener));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
     let [stop, stopped] =
-        [stop, stopped].map(|it| Guarded::from(UnixStream::from(moved_up(it.into()))));
+        [stop, stopped].map(|it| Guarded::from(UnixStream::from(move_to_high_number(it.into()))));
     let server = Server { node, name, stopped, is_short: Cell::new(false) };
     let run = move || server.run(&listener);
     let thread = thread::start("flue-control", run).map_err(failed)?;
@@ -288,7 +291,7 @@ impl<N: Controlled> Server<N> {
         let clients = sessions.iter().map(|it| (it.client().as_fd(), it.events()));
         let others: Vec<_> = clients.chain([(listener.as_fd(), PollFlags::IN)]).collect();
         self.wait(&others, sessions.iter().map(Session::deadline).min())?;
-        let mut rest = REST_MIN;
+        let mut rest = TURN_INTERVAL_MIN;
         match accept(listener) {
             Ok(Some(session)) => {
                 if sessions.len() == CLIENTS_MAX
@@ -306,7 +309,7 @@ impl<N: Controlled> Server<N> {
                 if !self.is_short.replace(true) {
                     tracing::warn!(%error, "control socket: accept failed");
                 }
-                rest = ACCEPT_REST;
+                rest = ACCEPT_RETRY_INTERVAL;
             }
         }
         let mut busy = Duration::ZERO;
@@ -377,13 +380,13 @@ impl<N: Controlled> Server<N> {
             Ok(request) => request,
             Err(error) => return failed(format!("control: invalid request: {error}")),
         };
-        let Request { flue_control, ask } = request;
+        let Request { flue_control, operation } = request;
         if flue_control != VERSION {
             return failed(format!("control: version {flue_control}, expected {VERSION}"));
         }
-        let answered = match ask {
-            Ask::List { after, state } => self.list(after, state),
-            Ask::Move(wanted) => self.hand_over(wanted),
+        let answered = match operation {
+            Operation::List { after, state } => self.list(after, state),
+            Operation::Move(wanted) => self.hand_over(wanted),
         };
         answered.unwrap_or_else(failed)
     }
@@ -397,9 +400,9 @@ impl<N: Controlled> Server<N> {
         let queue_pairs: HashMap<_, _> =
             queue_pairs.map(|it| ((it.local, Some(it.remote)), it.qp)).collect();
         let mut connections = Vec::with_capacity(rows.len());
-        for rows in rows.chunks(LOOK_MAX) {
+        for rows in rows.chunks(SNAPSHOTS_MAX) {
             let handles: Vec<_> = rows.iter().map(|row| row.handle).collect();
-            let looks = self.node.look(&handles);
+            let looks = self.node.snapshots(&handles);
             connections.extend(rows.iter().zip(looks).map(|(row, look)| {
                 let qp = queue_pairs.get(&(row.local, row.remote)).copied();
                 Record { qp, ..Record::new(row, look, state) }
@@ -434,7 +437,7 @@ impl<N: Controlled> Server<N> {
 /// Accepts a client; `None`: there is none.
 fn accept(listener: &UnixListener) -> io::Result<Option<Session>> {
     match listener.accept() {
-        Ok((client, _)) => Session::new(moved_up(client.into()).into()).map(Some),
+        Ok((client, _)) => Session::new(move_to_high_number(client.into()).into()).map(Some),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }

@@ -103,7 +103,7 @@ impl Table {
     }
 
     /// Frees the slot of a connection that has ended.
-    pub(super) fn leave(&mut self, slot: usize) {
+    pub(super) fn free(&mut self, slot: usize) {
         self.write(slot, &[0; SLOT_BYTES]);
         self.free.push(slot);
     }
@@ -135,7 +135,7 @@ mod tests {
         let all = ["10.0.0.2:1", "[fd00::2]:65535", "10.0.0.3:3"].map(connection);
         let slots = all.map(|it| table.enter(&it).unwrap());
         assert_eq!(Table::read(&file).unwrap(), all);
-        table.leave(slots[1]);
+        table.free(slots[1]);
         assert_eq!(Table::read(&file).unwrap(), [all[0], all[2]]);
         assert_eq!(table.enter(&all[1]), Some(slots[1]), "the free slot is reused");
         drop(Table::new(file.try_clone().unwrap()).unwrap());

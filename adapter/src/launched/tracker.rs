@@ -110,7 +110,7 @@ impl Connections {
             self.tracked.remove(&ends)
         {
             self.closing -= usize::from(fin_sent.is_some() && !is_fin_acknowledged);
-            self.table.leave(slot);
+            self.table.free(slot);
         }
     }
 }

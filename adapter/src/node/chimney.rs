@@ -220,7 +220,7 @@ impl ChimneyOptions {
                 .upload_on
                 .iter()
                 .fold(UploadReasons::default(), |set, one| set.with(*one)),
-            rest: seconds(self.offload_holddown_s),
+            holddown: seconds(self.offload_holddown_s),
         }
     }
 

@@ -15,9 +15,9 @@ use flue_network::{
 };
 use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
-    descriptor::moved_up,
+    descriptor::move_to_high_number,
     engine::NodeClient,
-    link::{Impaired, Impairments, Link, OpenTap, Tee, open_tap_descriptor},
+    link::{CaptureLink, Impaired, Impairments, Link, OpenTap, open_tap_descriptor},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -200,7 +200,7 @@ impl NodeOptions {
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let now_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let tee = Tee::new(link, buffered(output), tap, now_nanos).map_err(failed)?;
+        let tee = CaptureLink::new(link, buffered(output), tap, now_nanos).map_err(failed)?;
         Ok(Box::new(tee))
     }
 
@@ -233,7 +233,7 @@ impl NodeOptions {
 /// Duplicates a descriptor of this process, if it is open.
 fn duplicate(number: i32) -> io::Result<OwnedFd> {
     let own = pidfd_open(getpid(), PidfdFlags::empty())?;
-    Ok(moved_up(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?))
+    Ok(move_to_high_number(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?))
 }
 
 fn buffered(output: OutputFile) -> BufWriter<OutputFile> {

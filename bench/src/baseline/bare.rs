@@ -7,25 +7,25 @@ use serde_json::json;
 
 use super::{
     Common, Outcome,
-    bed::{Bed, Ground, Wanted},
     engine::{Arrival, Engine, ErrorCounters, Settings},
     frame::{Checksum, HEADERS_BYTES, MTU_OVERHEAD_BYTES},
     kernel::{Done, KernelEnd, Task},
     measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
+    test_bed::{Attachment, TapRequest, TestBed},
 };
 
 /// Largest frame that the kernel segments.
-const SUPER_FRAME_BYTES_MAX: usize = 65_535;
+const GSO_FRAME_BYTES_MAX: usize = 65_535;
 /// Receive windows for GSO packets and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
-const SUPER_WINDOW_BYTES: u32 = 4_000_000;
+const GSO_WINDOW_BYTES: u32 = 4_000_000;
 const PLAIN_WINDOW_BYTES: u32 = 700_000;
 /// Received bytes per acknowledgment; an acknowledgment is sent earlier when the TAP is empty.
-const SUPER_ACK_BYTES: u32 = 128 * 1024;
+const GSO_ACK_BYTES: u32 = 128 * 1024;
 const PLAIN_ACK_BYTES: u32 = 32 * 1024;
 /// Reads of an empty TAP before received data is acknowledged.
 const EMPTY_READS: u32 = 3;
 /// Segments sent between two reads of acknowledgments.
-const SUPER_SEGMENTS_PER_READ: u32 = 1;
+const GSO_PACKETS_PER_READ: u32 = 1;
 const PLAIN_SEGMENTS_PER_READ: u32 = 8;
 /// Segments sent, or reads of the TAP, between two reads of the clock.
 const STEPS_PER_CLOCK: u32 = 32;
@@ -74,7 +74,7 @@ impl BareArgs {
 /// An established connection.
 struct Bench {
     checksum: Checksum,
-    bed: Bed,
+    test_bed: TestBed,
     engine: Engine,
     kernel: KernelEnd,
     segment_bytes: usize,
@@ -84,39 +84,39 @@ struct Bench {
 
 fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     let BareArgs { plain, mtu, window, common, .. } = args;
-    let mut bed = Bed::make(common, 1)?;
+    let mut test_bed = TestBed::make(common, 1)?;
     let vnet = match (args.checksum(task), plain) {
         (Checksum::Software, _) => VnetMode::Off,
         (Checksum::Header, true) => VnetMode::Checksum,
         (Checksum::Header, false) => VnetMode::On,
     };
-    let wanted = Wanted { ground: Ground::Kernel, mtu_bytes: *mtu, vnet };
-    let tap = bed.open(wanted)?;
-    let far = bed.kernel_behind(&tap)?;
+    let tap_request = TapRequest { attachment: Attachment::Kernel, mtu_bytes: *mtu, vnet };
+    let tap = test_bed.open(tap_request)?;
+    let far = test_bed.kernel_station(&tap)?;
     let kernel = KernelEnd::start(task, common)?;
     bind(common, End::Near)?;
 
     let mss = usize::from(*mtu) - MTU_OVERHEAD_BYTES;
-    let in_frame = SUPER_FRAME_BYTES_MAX - HEADERS_BYTES;
+    let in_frame = GSO_FRAME_BYTES_MAX - HEADERS_BYTES;
     let segment_bytes = if *plain { mss } else { (in_frame / mss * mss).max(mss) };
     let checksum = args.checksum(task);
     let default = match (task, plain) {
         (Task::Sink, _) => u32::MAX,
         (Task::Source, true) => PLAIN_WINDOW_BYTES,
-        (Task::Source, false) => SUPER_WINDOW_BYTES,
+        (Task::Source, false) => GSO_WINDOW_BYTES,
     };
     let window_bytes = window.unwrap_or(default);
     let settings = Settings { mss: mss as u16, checksum, window_bytes, far };
     let mut engine = Engine::new(tap, settings);
     engine.connect()?;
-    Ok(Bench { checksum, bed, engine, kernel, segment_bytes, mss, window_bytes })
+    Ok(Bench { checksum, test_bed, engine, kernel, segment_bytes, mss, window_bytes })
 }
 
 /// Measures sending from the minimal TCP to the kernel.
 pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Sink)?;
     let Bench { engine, kernel, segment_bytes, mss, window_bytes, .. } = &mut bench;
-    let per_read = if args.plain { PLAIN_SEGMENTS_PER_READ } else { SUPER_SEGMENTS_PER_READ };
+    let per_read = if args.plain { PLAIN_SEGMENTS_PER_READ } else { GSO_PACKETS_PER_READ };
     let mut watch = Stopwatch::start(args.common.seconds);
     let mut idle = SpinThenYield::new();
     let (mut sent_bytes, mut segments, mut since_look) = (0_u64, 0_u64, 0);
@@ -178,7 +178,7 @@ fn stalled(engine: &Engine) -> Failure {
 pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Source)?;
     let Bench { engine, kernel, .. } = &mut bench;
-    let ack_bytes = if args.plain { PLAIN_ACK_BYTES } else { SUPER_ACK_BYTES };
+    let ack_bytes = if args.plain { PLAIN_ACK_BYTES } else { GSO_ACK_BYTES };
     let mut watch = Stopwatch::start(args.common.seconds);
     let mut idle = SpinThenYield::new();
     let (mut received_bytes, mut segments, mut empty_reads, mut steps) = (0_u64, 0_u64, 0, 0_u32);
@@ -228,11 +228,11 @@ fn conclude(
     watch: &Stopwatch,
     sent: Sent,
 ) -> Result<Outcome, Failure> {
-    let Bench { checksum, mut bed, engine, kernel, segment_bytes, window_bytes, .. } = bench;
+    let Bench { checksum, mut test_bed, engine, kernel, segment_bytes, window_bytes, .. } = bench;
     let Sent { sent_bytes, segments, near_cpu_seconds } = sent;
     let congestion_control = kernel.congestion_control;
     let Done { bytes, cpu_seconds } = kernel.join()?;
-    let dropped_frames = bed.dropped_frames()?;
+    let dropped_frames = test_bed.dropped_frames()?;
     validate(engine.errors, dropped_frames, sent_bytes, bytes)?;
     let detail = json!({
         "mtu_bytes": args.mtu,

@@ -6,12 +6,12 @@
 use flue_report::failure::Failure;
 
 use super::{
-    bed::{FRAME_BYTES_MAX, NEAR, Tap},
     frame::{
         self, ACK, Checksum, FIN, HEADERS_BYTES, Head, RST, SYN, Segment, Station, VNET_BYTES,
         WINDOW_SCALE,
     },
     measure::SpinThenYield,
+    test_bed::{FRAME_BYTES_MAX, NEAR, Tap},
 };
 
 /// Payload buffers, bytes: larger than L1, as an application's would be.

@@ -14,9 +14,9 @@ use rustix::net::sockopt;
 
 use super::{
     Common,
-    bed::FAR,
     far_end::FarEnd,
     measure::{STALL_LIMIT, thread_cpu_seconds},
+    test_bed::FAR,
 };
 
 /// Size of a read or write, bytes.

@@ -14,7 +14,6 @@
 //! `libfabric.c` in this directory is the baseline for libfabric, in C because its interface is.
 
 mod bare;
-mod bed;
 mod engine;
 mod far_end;
 mod frame;
@@ -22,6 +21,7 @@ mod kernel;
 mod latency;
 mod measure;
 mod smol;
+mod test_bed;
 mod wire;
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub const NAME: &str = "baseline";
 
 /// Measure the path below flue, or another stack on it; print one line of JSON
 #[derive(Args, Clone, Debug)]
-pub struct YardstickArgs {
+pub struct BaselineArgs {
     /// Measurement.
     #[command(subcommand)]
     pub kind: Kind,
@@ -220,9 +220,9 @@ fn document(kind: &'static str, outcome: &Result<Outcome, Failure>) -> String {
 /// # Errors
 /// [`Failure::work`] if frames were lost or nothing was received, [`Failure::lacking`] without TUN or network
 /// namespaces.
-pub fn run(args: &YardstickArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+pub fn run(args: &BaselineArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let outcome = args.kind.measure();
-    console.say(document(args.kind.name(), &outcome));
+    console.print(document(args.kind.name(), &outcome));
     outcome.map(drop)
 }
 

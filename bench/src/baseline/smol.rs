@@ -24,12 +24,12 @@ use smoltcp::{
 
 use super::{
     Common, Outcome,
-    bed::{Bed, FAR, Ground, NEAR, Tap, Wanted},
     far_end::FarEnd,
     frame::Station,
     kernel::{Done, KernelEnd, Task},
     latency::Samples,
     measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
+    test_bed::{Attachment, FAR, NEAR, Tap, TapRequest, TestBed},
     wire::whole_ns,
 };
 
@@ -249,13 +249,13 @@ fn write_for_a_while(
     Ok(written)
 }
 
-fn wanted(ground: Ground) -> Wanted {
-    Wanted { ground, mtu_bytes: MTU_BYTES, vnet: VnetMode::Off }
+fn tap_request(attachment: Attachment) -> TapRequest {
+    TapRequest { attachment, mtu_bytes: MTU_BYTES, vnet: VnetMode::Off }
 }
 
 /// Connection from smoltcp on a TAP to a kernel socket.
 struct Run {
-    bed: Bed,
+    test_bed: TestBed,
     kernel: KernelEnd,
     stack: Stack,
 }
@@ -263,22 +263,22 @@ struct Run {
 impl Run {
     fn connect(args: &SmolArgs, task: Task) -> Result<Self, Failure> {
         let SmolArgs { buffer, common } = args;
-        let mut bed = Bed::make(common, 1)?;
-        let tap = bed.open(wanted(Ground::Kernel))?;
+        let mut test_bed = TestBed::make(common, 1)?;
+        let tap = test_bed.open(tap_request(Attachment::Kernel))?;
         let kernel = KernelEnd::start(task, common)?;
         bind(common, End::Near)?;
         let mut stack = Stack::new(tap, NEAR, *buffer, SpinThenYield::new());
         stack.connect()?;
-        Ok(Self { bed, kernel, stack })
+        Ok(Self { test_bed, kernel, stack })
     }
 
     /// Closes the connection. `bytes` were transferred; `cpu_before` is the near end's CPU time at the start.
     fn end(self, bytes: u64, cpu_before: f64) -> Result<Transfer, Failure> {
-        let Self { mut bed, kernel, mut stack } = self;
+        let Self { mut test_bed, kernel, mut stack } = self;
         let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
         stack.finish()?;
         let far = kernel.join()?;
-        Ok(Transfer { bytes, near_cpu_seconds, far, dropped_frames: bed.dropped_frames()? })
+        Ok(Transfer { bytes, near_cpu_seconds, far, dropped_frames: test_bed.dropped_frames()? })
     }
 }
 
@@ -311,7 +311,7 @@ pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
 
 /// Two smoltcp stacks; the far one runs on a thread of its own.
 struct Pair {
-    bed: Bed,
+    test_bed: TestBed,
     near: Stack,
     shared: Arc<Shared>,
     far: FarEnd<Done>,
@@ -321,9 +321,9 @@ type FarLoop = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
 
 fn pair_of(args: &SmolArgs, idle: SpinThenYield, far_loop: FarLoop) -> Result<Pair, Failure> {
     let SmolArgs { buffer, common } = args;
-    let mut bed = Bed::make(common, 2)?;
-    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, idle);
-    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, idle);
+    let mut test_bed = TestBed::make(common, 2)?;
+    let mut near = Stack::new(test_bed.open(tap_request(Attachment::Bridge))?, NEAR, *buffer, idle);
+    let mut far = Stack::new(test_bed.open(tap_request(Attachment::Bridge))?, FAR, *buffer, idle);
     far.listen(FAR.port)?;
     let shared = Arc::new(Shared::default());
     let theirs = Arc::clone(&shared);
@@ -339,15 +339,15 @@ fn pair_of(args: &SmolArgs, idle: SpinThenYield, far_loop: FarLoop) -> Result<Pa
     })?;
     bind(common, End::Near)?;
     near.connect()?;
-    Ok(Pair { bed, near, shared, far })
+    Ok(Pair { test_bed, near, shared, far })
 }
 
 impl Pair {
     /// Stops the far end. Returns its totals, and the number of frames that the TAPs dropped.
     fn end(self) -> Result<(Done, u64), Failure> {
-        let Self { mut bed, near: _near, shared, far } = self;
+        let Self { mut test_bed, near: _near, shared, far } = self;
         // Read first, because the far end closes its TAP.
-        let dropped_frames = bed.dropped_frames();
+        let dropped_frames = test_bed.dropped_frames();
         shared.stop.store(true, Release);
         Ok((far.join()?, dropped_frames?))
     }

@@ -18,16 +18,16 @@ use serde_json::json;
 
 use super::{
     Common, Outcome,
-    bed::{Bed, FAR, FRAME_BYTES_MAX, Ground, NEAR, Tap, Wanted},
     far_end::FarEnd,
     frame::{self, ACK, Checksum, HEADERS_BYTES, Head, Segment, Station},
     latency::Samples,
     measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
+    test_bed::{Attachment, FAR, FRAME_BYTES_MAX, NEAR, Tap, TapRequest, TestBed},
 };
 
 /// Limits of frames in flight. A TAP queues 1,000; fewer large frames, so that they remain in the caches.
 const PLAIN_WINDOW_FRAMES: u64 = 256;
-const SUPER_WINDOW_FRAMES: u64 = 16;
+const GSO_WINDOW_FRAMES: u64 = 16;
 /// MSS of GSO packets.
 const MSS: u16 = 1460;
 const PLAIN_FRAME_BYTES_MAX: usize = HEADERS_BYTES + MSS as usize;
@@ -116,7 +116,7 @@ struct Shared {
 
 /// Result of the far end.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct FarEndResult {
     /// Frames out of order.
     out_of_order: u64,
     cpu_seconds: f64,
@@ -124,13 +124,13 @@ struct Found {
 
 /// Two ports; the far one is used by a thread of its own.
 struct Pair {
-    bed: Bed,
+    test_bed: TestBed,
     near: Port,
     shared: Arc<Shared>,
-    far: FarEnd<Found>,
+    far: FarEnd<FarEndResult>,
 }
 
-type FarLoop = fn(Port, &Shared) -> Result<Found, Failure>;
+type FarLoop = fn(Port, &Shared) -> Result<FarEndResult, Failure>;
 
 fn pair(
     common: &Common,
@@ -139,11 +139,11 @@ fn pair(
     idle: SpinThenYield,
     far_loop: FarLoop,
 ) -> Result<Pair, Failure> {
-    let mut bed = Bed::make(common, 2)?;
+    let mut test_bed = TestBed::make(common, 2)?;
     let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
-    let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet };
-    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, idle);
-    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, idle);
+    let tap_request = TapRequest { attachment: Attachment::Bridge, mtu_bytes: MTU_BYTES, vnet };
+    let mut near = Port::new(test_bed.open(tap_request)?, NEAR, FAR, frame_bytes, idle);
+    let mut far = Port::new(test_bed.open(tap_request)?, FAR, NEAR, PING_BYTES, idle);
     let shared = Arc::new(Shared::default());
     // The bridge learns both addresses, and does not flood frames during the run.
     far.write(0)?;
@@ -154,25 +154,25 @@ fn pair(
     let far = FarEnd::start(common, move || {
         let before = thread_cpu_seconds();
         let found = far_loop(far, &theirs)?;
-        Ok(Found { cpu_seconds: thread_cpu_seconds() - before, ..found })
+        Ok(FarEndResult { cpu_seconds: thread_cpu_seconds() - before, ..found })
     })?;
     bind(common, End::Near)?;
-    Ok(Pair { bed, near, shared, far })
+    Ok(Pair { test_bed, near, shared, far })
 }
 
 impl Pair {
     /// Stops the far end. Returns its result, and the number of frames that the TAPs dropped.
-    fn end(self) -> Result<(Found, u64), Failure> {
-        let Self { mut bed, near: _near, shared, far } = self;
+    fn end(self) -> Result<(FarEndResult, u64), Failure> {
+        let Self { mut test_bed, near: _near, shared, far } = self;
         // Read first, because the far end closes its TAP.
-        let dropped_frames = bed.dropped_frames()?;
+        let dropped_frames = test_bed.dropped_frames()?;
         shared.stop.store(true, Relaxed);
         Ok((far.join()?, dropped_frames))
     }
 }
 
-fn count(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
-    let (mut frames, mut bytes, mut found) = (0_u64, 0_u64, Found::default());
+fn count(mut port: Port, shared: &Shared) -> Result<FarEndResult, Failure> {
+    let (mut frames, mut bytes, mut found) = (0_u64, 0_u64, FarEndResult::default());
     while let Some((number, payload_bytes)) = port.wait(&shared.stop)? {
         found.out_of_order += u64::from(number != frames as u32);
         frames += 1;
@@ -184,11 +184,11 @@ fn count(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
     Ok(found)
 }
 
-fn echo(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
+fn echo(mut port: Port, shared: &Shared) -> Result<FarEndResult, Failure> {
     while let Some((number, _)) = port.wait(&shared.stop)? {
         port.write(number)?;
     }
-    Ok(Found::default())
+    Ok(FarEndResult::default())
 }
 
 /// Measures frames in one direction, as fast as possible.
@@ -201,19 +201,19 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     }
     let mut pair = pair(common, *gso, *frame_bytes, SpinThenYield::new(), count)?;
     let is_super = *frame_bytes > PLAIN_FRAME_BYTES_MAX;
-    let window = if is_super { SUPER_WINDOW_FRAMES } else { PLAIN_WINDOW_FRAMES };
+    let window = if is_super { GSO_WINDOW_FRAMES } else { PLAIN_WINDOW_FRAMES };
     let mut watch = Stopwatch::start(common.seconds);
     let mut sent = 0_u64;
     let cpu_before = thread_cpu_seconds();
     while !watch.is_over(pair.shared.bytes.load(Relaxed)) {
         for _ in 0..FRAMES_PER_CLOCK {
-            until_below(&pair.shared, sent, window)?;
+            wait_until_below(&pair.shared, sent, window)?;
             pair.near.write(sent as u32)?;
             sent += 1;
         }
     }
     let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
-    until_below(&pair.shared, sent, 1)?;
+    wait_until_below(&pair.shared, sent, 1)?;
     let (found, dropped_frames) = pair.end()?;
     if found.out_of_order > 0 {
         let message = format!("{} frames arrived out of order", found.out_of_order);
@@ -236,7 +236,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
 }
 
 /// Waits until fewer than `window` of the `sent` frames are in flight.
-fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
+fn wait_until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
     let mut idle = SpinThenYield::new();
     loop {
         let in_flight = sent - shared.frames.load(Acquire);

@@ -65,8 +65,13 @@ pub(super) fn chart(points: &[&Contest], style: &ChartStyle<'_>) -> Option<Strin
     let mut canvas = Canvas::new(SIZE, style.label);
     canvas.grid_across(&y, ACROSS);
     canvas.text("name", (ACROSS.0, DOWN.0 - 12.0), Anchor::End, unit);
-    for &place in &places {
-        canvas.text("tick", (x.at(place), DOWN.1 + 16.0), Anchor::Middle, &short(place, style));
+    for &namespaces in &places {
+        canvas.text(
+            "tick",
+            (x.at(namespaces), DOWN.1 + 16.0),
+            Anchor::Middle,
+            &short(namespaces, style),
+        );
     }
     let middle = f64::midpoint(ACROSS.0, ACROSS.1);
     canvas.text("name", (middle, SIZE.1 - 6.0), Anchor::Middle, style.across);
@@ -90,8 +95,8 @@ fn series_of(points: &[&Contest], name: String, style: &ChartStyle<'_>) -> Optio
 }
 
 /// Formats a position, such as "64", "4K" or "1M".
-fn short(place: f64, style: &ChartStyle<'_>) -> String {
-    match place as u64 {
+fn short(namespaces: f64, style: &ChartStyle<'_>) -> String {
+    match namespaces as u64 {
         count if !style.in_bytes => count.to_string(),
         bytes @ 0..=1_023 => bytes.to_string(),
         bytes @ 1_024..=1_048_575 => format!("{}K", bytes >> 10),
@@ -103,16 +108,19 @@ fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, style: &ChartStyl
     let (unit, unit_size) = style.metric.unit();
     let class = class_of(one.system);
     let at = |value: f64| y.at(value / unit_size);
-    let medians = one.points.iter().map(|(place, it)| (x.at(*place), at(it.median)));
+    let medians = one.points.iter().map(|(namespaces, it)| (x.at(*namespaces), at(it.median)));
     canvas.path(&format!("line {class}"), medians);
-    for (place, it) in &one.points {
-        let at_size =
-            if style.in_bytes { format_bytes(*place as u64) } else { short(*place, style) };
+    for (namespaces, it) in &one.points {
+        let at_size = if style.in_bytes {
+            format_bytes(*namespaces as u64)
+        } else {
+            short(*namespaces, style)
+        };
         let [median, min, max] = [it.median, it.min, it.max].map(|it| style.metric.shown(it));
         let (name, samples) = (&one.name, it.samples);
         let title = format!("{name}, {at_size}: {median} {unit} ({min}..{max}, {samples} samples)");
         canvas.titled(&title, |canvas| {
-            let pixel = x.at(*place);
+            let pixel = x.at(*namespaces);
             canvas.line(&format!("span {class}"), (pixel, at(it.min)), (pixel, at(it.max)));
             marker(canvas, one.system, (pixel, at(it.median)), MARKER);
         });
@@ -128,11 +136,11 @@ fn name_all(canvas: &mut Canvas, series: &[Series], y: &Axis, unit_size: f64) {
         .collect();
     let places = spread(&wanted, NAME_GAP, DOWN);
     let left = ACROSS.1 + 6.0;
-    for ((one, end), place) in series.iter().zip(&wanted).zip(places) {
+    for ((one, end), namespaces) in series.iter().zip(&wanted).zip(places) {
         let class = class_of(one.system);
-        canvas.path(&format!("lead {class}"), [(left - 9.0, *end), (left + 2.0, place)]);
-        marker(canvas, one.system, (left + 8.0, place), MARKER);
-        let at = (left + 16.0, place + 4.0);
+        canvas.path(&format!("lead {class}"), [(left - 9.0, *end), (left + 2.0, namespaces)]);
+        marker(canvas, one.system, (left + 8.0, namespaces), MARKER);
+        let at = (left + 16.0, namespaces + 4.0);
         canvas.text(&format!("label {class}"), at, Anchor::Start, &one.name);
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     catalog,
     contest::System,
-    found::Peer,
+    installed::Peer,
     machine::{Build, Machine},
     outcome::{Attempt, Settings},
     pace::ResampleCounts,

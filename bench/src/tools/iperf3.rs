@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::{End, PORT, Pair, Tools, words};
 use crate::{
     contest::Need,
-    place::{KERNELS, Namespace},
+    namespaces::{KERNELS, Namespace},
     process::{Fault, Ready},
     sample::{Covers, Cpu, Sample},
 };

@@ -21,8 +21,8 @@ use std::{
 
 use super::{
     contest::{Job, Need},
-    place::{KERNELS, Namespace, Place},
-    process::{Ended, Fault, Ready, Running, Signals},
+    namespaces::{KERNELS, Namespace, Namespaces},
+    process::{ExitedProgram, Fault, Ready, Running, Signals},
     sample::{Covers, Cpu, Sample},
 };
 
@@ -39,7 +39,7 @@ const PORT: u16 = 18_515;
 #[derive(Debug)]
 pub(super) struct Tools<'a> {
     /// Network namespaces.
-    pub(super) place: &'a Place,
+    pub(super) namespaces: &'a Namespaces,
     /// Signals that end a run early.
     pub(super) signals: &'a Signals,
     /// Length of one measurement, seconds.
@@ -55,9 +55,9 @@ pub(super) struct Tools<'a> {
 }
 
 /// Arguments of a command line.
-type Words = Vec<OsString>;
+type Arguments = Vec<OsString>;
 
-fn words<W: Into<OsString>>(of: impl IntoIterator<Item = W>) -> Words {
+fn words<W: Into<OsString>>(of: impl IntoIterator<Item = W>) -> Arguments {
     of.into_iter().map(Into::into).collect()
 }
 
@@ -66,13 +66,13 @@ fn words<W: Into<OsString>>(of: impl IntoIterator<Item = W>) -> Words {
 struct End {
     namespace: Namespace,
     program: PathBuf,
-    words: Words,
+    words: Arguments,
     /// Environment variables.
     environment: Vec<(&'static str, String)>,
 }
 
 impl End {
-    fn new(namespace: Namespace, program: &Path, words: Words) -> Self {
+    fn new(namespace: Namespace, program: &Path, words: Arguments) -> Self {
         Self { namespace, program: program.into(), words, environment: Vec::new() }
     }
 
@@ -96,12 +96,12 @@ struct Pair {
 
 /// Exited pair.
 #[derive(Debug)]
-struct PairEnded {
-    server: Option<Ended>,
-    client: Ended,
+struct ExitedPair {
+    server: Option<ExitedProgram>,
+    client: ExitedProgram,
 }
 
-impl PairEnded {
+impl ExitedPair {
     /// Returns the CPU time of both processes from start to exit, for `bytes` of payload.
     fn cpu(&self, bytes: u64) -> Option<Cpu> {
         let (user, system) = self.client.cpu_seconds?;
@@ -121,14 +121,14 @@ pub(super) type Measured = Result<Sample, Fault>;
 impl<'a> Tools<'a> {
     /// Creates an executor; `programs` are the installed ones.
     pub(super) fn new(
-        place: &'a Place,
+        namespaces: &'a Namespaces,
         signals: &'a Signals,
         seconds: f64,
         mtu_bytes: u16,
         programs: HashMap<Need, PathBuf>,
     ) -> Self {
         let ucx_rates = HashMap::new();
-        Self { place, signals, seconds, mtu_bytes, programs, ucx_rates, runs: 0 }
+        Self { namespaces, signals, seconds, mtu_bytes, programs, ucx_rates, runs: 0 }
     }
 
     /// Runs a job once.
@@ -163,8 +163,8 @@ impl<'a> Tools<'a> {
                 let ended = self.run_pair(&pair, self.limit())?;
                 iperf3::sample(&ended.client.out).map_err(|why| ended.fault(&why))
             }
-            Job::Yardstick { arguments } => {
-                let end = self.yardstick(arguments);
+            Job::Baseline { arguments } => {
+                let end = self.baseline(arguments);
                 let mut running = self.start(&end)?;
                 let ended = running.wait(self.signals, self.limit())?;
                 let sample = document::sample(&ended.out);
@@ -191,7 +191,7 @@ impl<'a> Tools<'a> {
                 self.ucx_pair(test, *size_bytes, 1_000, None).map(|pair| pair.client)
             }
             Job::Iperf3 => self.iperf3_pair().map(|pair| pair.client),
-            Job::Yardstick { arguments } => Ok(self.yardstick(arguments)),
+            Job::Baseline { arguments } => Ok(self.baseline(arguments)),
         };
         end.map_or_else(|_| String::new(), |end| end.command_line())
     }
@@ -206,7 +206,7 @@ impl<'a> Tools<'a> {
     }
 
     fn command(&self, end: &End) -> Command {
-        let mut command = self.place.command(end.namespace, &end.program);
+        let mut command = self.namespaces.command(end.namespace, &end.program);
         command.args(&end.words).envs(end.environment.iter().cloned());
         command
     }
@@ -218,7 +218,7 @@ impl<'a> Tools<'a> {
         Running::start(&name, self.command(end))
     }
 
-    fn run_pair(&mut self, pair: &Pair, limit: Duration) -> Result<PairEnded, Fault> {
+    fn run_pair(&mut self, pair: &Pair, limit: Duration) -> Result<ExitedPair, Fault> {
         let signals = self.signals;
         let mut server = self.start(&pair.server)?;
         server
@@ -239,7 +239,7 @@ impl<'a> Tools<'a> {
             Err(Fault::Failed(_)) => None,
             Err(interrupted) => return Err(interrupted),
         };
-        Ok(PairEnded { server, client })
+        Ok(ExitedPair { server, client })
     }
 
     fn libfabric_pair(
@@ -273,11 +273,11 @@ impl<'a> Tools<'a> {
         })
     }
 
-    fn yardstick(&self, arguments: &[String]) -> End {
+    fn baseline(&self, arguments: &[String]) -> End {
         let own = ["bench", "baseline"].into_iter().map(str::to_owned);
         let seconds = ["--seconds".to_owned(), self.seconds.to_string()];
         let words = words(own.chain(arguments.iter().cloned()).chain(seconds));
-        End::new(Namespace::Bridge, self.place.program(), words)
+        End::new(Namespace::Bridge, self.namespaces.program(), words)
     }
 }
 
@@ -290,7 +290,7 @@ pub(super) enum Span {
     Iterations(u64),
 }
 
-impl PairEnded {
+impl ExitedPair {
     /// Returns the fault of a client whose output could not be parsed.
     fn fault(&self, why: &str) -> Fault {
         Fault::Failed(format!("client: {why}; {}", self.client.describe()))

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{End, PORT, Pair, Span, Tools, words};
 use crate::{
     contest::{PerfJob, Route},
-    place::{BRIDGE, KERNELS, NODE_AND_KERNEL, NODES, Namespace, PREFIX_LEN},
+    namespaces::{BRIDGE, KERNELS, NODE_AND_KERNEL, NODES, Namespace, PREFIX_LEN},
     process::Ready,
     sample::{Covers, Cpu, Latency, Sample},
 };
@@ -99,7 +99,7 @@ impl Tools<'_> {
                 Namespace::Bridge
             }
         };
-        End::new(namespace, self.place.program(), words(line))
+        End::new(namespace, self.namespaces.program(), words(line))
     }
 }
 

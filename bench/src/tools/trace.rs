@@ -8,7 +8,7 @@ use std::{
 use super::{End, Span, Tools, perf, words};
 use crate::{
     contest::{Job, PerfJob, Route},
-    place::Namespace,
+    namespaces::Namespace,
     process::Fault,
     syscalls::{Calls, Counts, EndCalls, parse},
 };
@@ -17,7 +17,7 @@ use crate::{
 const LONG_BYTES: u64 = 128 << 20;
 const LONG_MESSAGES: std::ops::RangeInclusive<u64> = 300..=30_000;
 /// Length of the long run, as a multiple of the short one.
-const LONG_BY_SHORT: u64 = 10;
+const LONG_RUN_FACTOR: u64 = 10;
 
 impl Tools<'_> {
     /// Counts the system calls of the ends of a job that are nodes. strace writes to `scratch`.
@@ -61,7 +61,7 @@ impl Tools<'_> {
             let server = counts(&of_server, *route != Route::NodeToKernel)?;
             Ok((messages, client, server))
         };
-        let both = run((long / LONG_BY_SHORT).max(1)).and_then(|short| Ok((short, run(long)?)));
+        let both = run((long / LONG_RUN_FACTOR).max(1)).and_then(|short| Ok((short, run(long)?)));
         Some(both.map(|(short, long)| Calls {
             id: id.into(),
             title: title.into(),
@@ -78,7 +78,7 @@ impl Tools<'_> {
         let mut line = words(["-c", "-f", "-o"]);
         line.push(file.into());
         line.push("--".into());
-        line.push(self.place.program().into());
+        line.push(self.namespaces.program().into());
         line.extend(words(["bench", "join", "--"]));
         line.push(end.program.into());
         line.extend(end.words);

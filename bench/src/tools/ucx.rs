@@ -3,10 +3,10 @@
 //! It takes a number of iterations instead of a time, so a short run first estimates the number. It reports one latency
 //! percentile per run, so a sample consists of three runs, each a third as long.
 
-use super::{End, Measured, PORT, Pair, PairEnded, Tools, words};
+use super::{End, ExitedPair, Measured, PORT, Pair, Tools, words};
 use crate::{
     contest::Need,
-    place::{KERNELS, Namespace, VETH},
+    namespaces::{KERNELS, Namespace, VETH},
     process::{Fault, Ready},
     sample::{Latency, Sample},
 };
@@ -75,7 +75,7 @@ impl Tools<'_> {
         size_bytes: u64,
         count: u64,
         rank: Option<&str>,
-    ) -> Result<(Line, PairEnded), Fault> {
+    ) -> Result<(Line, ExitedPair), Fault> {
         let pair = self.ucx_pair(test, size_bytes, count, rank)?;
         let ended = self.run_pair(&pair, self.limit())?;
         let line = Line::parse(&ended.client.out).map_err(|why| ended.fault(&why))?;

@@ -6,7 +6,7 @@
 use super::{End, Measured, PORT, Pair, Tools, words};
 use crate::{
     contest::Need,
-    place::{KERNELS, Namespace},
+    namespaces::{KERNELS, Namespace},
     process::{Fault, Ready},
     sample::{Latency, Sample},
 };
@@ -73,7 +73,7 @@ impl Tools<'_> {
         let end = |namespace, added: Vec<String>| {
             let launched = ["run", "--control", "none", "--", program].map(str::to_owned);
             let all = launched.into_iter().chain(line.iter().cloned()).chain(added);
-            End::new(namespace, self.place.program(), words(all))
+            End::new(namespace, self.namespaces.program(), words(all))
         };
         Pair {
             server: end(Namespace::Right, server),

@@ -20,10 +20,10 @@ pub(crate) fn accept(
 ) -> Option<Socket<'static>> {
     (0..SALTS).find_map(|salt| {
         let mut stage = Stage::new(sent_at, tuple, seed_for(iss.0, salt));
-        let socket = stage.enter(listening()?);
+        let socket = stage.add_socket(listening()?);
         stage.inject_packet(sent_at, syn.to_vec());
         let answers = stage.poll(sent_at);
         let answer = answers.first()?;
-        (answer.control == TcpControl::Syn && answer.seq == iss).then(|| stage.leave(socket))
+        (answer.control == TcpControl::Syn && answer.seq == iss).then(|| stage.into_socket(socket))
     })
 }

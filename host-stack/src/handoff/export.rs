@@ -191,12 +191,12 @@ impl StateExtractor {
     fn begin(now: Instant, socket: Socket<'static>, input: &ExportInput<'_>) -> Self {
         let clock = to_smoltcp(now) + CHALLENGE_PAUSE;
         let mut stage = Stage::new(clock, input.tuple, 0);
-        let socket = stage.enter(socket);
+        let socket = stage.add_socket(socket);
         Self { stage, socket, clock }
     }
 
     fn end(self) -> Socket<'static> {
-        self.stage.leave(self.socket)
+        self.stage.into_socket(self.socket)
     }
 
     /// Reads SND.NXT and RCV.NXT: an acknowledgment of unsent data triggers a challenge ACK.

@@ -240,7 +240,7 @@ impl<'a> Replay<'a> {
         socket.set_congestion_control(CongestionControl::None);
         socket.set_tsval_generator(self.constant.timestamp_enabled.then_some(generator));
         let mut stage = Stage::new(now, self.tuple, seed_for(isn.0, salt));
-        let socket = stage.enter(socket);
+        let socket = stage.add_socket(socket);
         if !stage.connect(socket) {
             return None;
         }
@@ -427,7 +427,7 @@ impl<'a> Replay<'a> {
         if stage.socket(socket).state() != expected {
             return Err(ImportError::Replay("connection state"));
         }
-        let mut socket = stage.leave(socket);
+        let mut socket = stage.into_socket(socket);
         let unsent =
             self.send_data.iter().map(NetBufferList::data_length).sum::<usize>() > self.in_flight;
         let written = if unsent {

@@ -51,7 +51,7 @@ mod tests {
     fn drawn(seed: u64) -> u32 {
         let tuple = FlowKey::new("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
         let mut stage = Stage::new(Instant::ZERO, tuple, seed);
-        let socket = stage.enter(fresh_socket(1024, 1024));
+        let socket = stage.add_socket(fresh_socket(1024, 1024));
         assert!(stage.connect(socket));
         stage.poll(Instant::ZERO)[0].seq.0
     }

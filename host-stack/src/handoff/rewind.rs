@@ -32,14 +32,14 @@ pub(crate) fn rewind(
     socket.set_timeout(None);
     socket.set_keep_alive(None);
     let mut stage = Stage::new(now, tuple, 0);
-    let slot = stage.enter(socket);
+    let slot = stage.add_socket(socket);
     let closed = stage.bare(rcv_nxt, snd_una, 0);
     stage.inject(now, &closed);
     // The first may be a fast retransmission, which has no effect with a closed window.
     for count in 1..=2 {
         stage.poll(now + BEYOND_RTO * count);
     }
-    let mut socket = stage.leave(slot);
+    let mut socket = stage.into_socket(slot);
     socket.set_timeout(timeout);
     socket.set_keep_alive(keep_alive);
     socket

@@ -57,11 +57,11 @@ impl Stage {
         Self { interface, device, sockets: SocketSet::new(vec![]), tuple }
     }
 
-    pub(super) fn enter(&mut self, socket: Socket<'static>) -> SocketHandle {
+    pub(super) fn add_socket(&mut self, socket: Socket<'static>) -> SocketHandle {
         self.sockets.add(socket)
     }
 
-    pub(super) fn leave(mut self, handle: SocketHandle) -> Socket<'static> {
+    pub(super) fn into_socket(mut self, handle: SocketHandle) -> Socket<'static> {
         take(&mut self.sockets, handle)
     }
 

@@ -476,12 +476,12 @@ impl Bench {
     }
 
     /// Exports and imports one end, and compares its state with the oracle.
-    fn shuttle(&mut self, index: usize) -> ConnectionState {
-        self.try_shuttle(index).unwrap_or_else(|error| panic!("{error}"))
+    fn export_and_import(&mut self, index: usize) -> ConnectionState {
+        self.try_export_and_import(index).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As `shuttle`, but returns an error if it is too early.
-    fn try_shuttle(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
+    /// As `export_and_import`, but returns an error if it is too early.
+    fn try_export_and_import(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
         // A due acknowledgment is sent first (CH-INI-7).
         self.exchange();
         for frame in self.ends[index].push_acknowledgment(self.now) {
@@ -581,7 +581,7 @@ fn campaign(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Bench {
         bench.step();
         if bench.random.rand_range(0..40) == 0 {
             let index = bench.random.rand_range(0..2) as usize;
-            bench.shuttle(index);
+            bench.export_and_import(index);
         }
     }
     bench.drain();
@@ -641,7 +641,7 @@ proptest! {
             bench.step();
             if bench.random.rand_range(0..20) == 0 {
                 let index = bench.random.rand_range(0..2) as usize;
-                bench.shuttle(index);
+                bench.export_and_import(index);
             }
         }
         bench.drain();

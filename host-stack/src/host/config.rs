@@ -134,7 +134,7 @@ impl HostConfig {
     }
 
     /// True if the client's request offloads a connection as soon as it is established ([`OffloadPolicy::Auto`]).
-    pub(super) fn wants(&self, at_once: bool, tuple: &FlowKey) -> bool {
+    pub(super) fn offloads_immediately(&self, at_once: bool, tuple: &FlowKey) -> bool {
         let (local, remote) = (tuple.local().port(), tuple.remote().port());
         at_once && self.policy == OffloadPolicy::Auto && self.rules.covers(local, remote)
     }

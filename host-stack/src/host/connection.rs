@@ -71,7 +71,7 @@ pub(super) struct Connection {
     pub(super) scale_raise: u8,
     pub(super) hold: Hold,
     /// True if the client has requested the offload, regardless of the policy.
-    pub(super) wanted: bool,
+    pub(super) offload_requested: bool,
     pub(super) history: History,
     pub(super) stage: Stage,
     /// Time of the host's next solicitation of the next hop, while our SYN is unsent.
@@ -115,7 +115,7 @@ struct PendingList {
     /// Count of the byte after its last.
     end: u64,
     /// True if the list begins a segment.
-    apart: bool,
+    begins_segment: bool,
 }
 
 /// Receive direction.
@@ -221,11 +221,11 @@ impl SendHalf {
         half
     }
 
-    /// Appends a list; `apart`: it begins a segment.
-    pub(super) fn post(&mut self, mut list: NetBufferList, apart: bool) {
+    /// Appends a list; `begins_segment`: it begins a segment.
+    pub(super) fn post(&mut self, mut list: NetBufferList, begins_segment: bool) {
         list.status = NdisStatus::PENDING;
         self.posted += list.data_length() as u64;
-        self.lists.push_back(PendingList { list, end: self.posted, apart });
+        self.lists.push_back(PendingList { list, end: self.posted, begins_segment });
     }
 
     /// Bytes of incomplete lists.
@@ -289,7 +289,10 @@ impl SendHalf {
         for pending in self.lists.range(from..) {
             // Truncated modulo 2^32, like all sequence numbers.
             let is_begun = self.written > pending.start();
-            if pending.apart && !is_begun && snd_max.is_before(self.first + self.written as u32) {
+            if pending.begins_segment
+                && !is_begun
+                && snd_max.is_before(self.first + self.written as u32)
+            {
                 self.is_held = true;
                 break;
             }

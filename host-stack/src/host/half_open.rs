@@ -19,7 +19,7 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     engine::port::FromHost,
     frame::FlowKey,
-    listing::{ConnectionRow, Moves, OffloadState, SocketState},
+    listing::{ConnectionRow, MigrationCounts, OffloadState, SocketState},
     state::MacAddress,
     tcp::{Ecn, Flags, SeqNum, Timestamps},
     time::{Duration, Instant},
@@ -104,7 +104,7 @@ impl HalfOpen {
             offload: OffloadState::InHost,
             recv_q: Some(0),
             send_q: Some(0),
-            moves: Moves::default(),
+            moves: MigrationCounts::default(),
         }
     }
 
@@ -484,7 +484,7 @@ impl Host {
             flow,
             scale_raise: self.config.scale_raise(),
             hold: Hold::No,
-            wanted: self.config.wants(at_once, &tuple),
+            offload_requested: self.config.offloads_immediately(at_once, &tuple),
             history: History::new(now),
             stage: Stage::Handshake(now + HANDSHAKE_MAX),
             solicit_at: now + SOLICIT_DELAY,

@@ -254,7 +254,7 @@ impl Host {
 
     pub(super) fn process(&mut self, now: Instant, frame: Vec<u8>) {
         self.ingress(now, Some(frame));
-        self.send_down(now);
+        self.pass_sent_frames(now);
     }
 
     /// Passes a frame to smoltcp; its answers stay in the device's queue.

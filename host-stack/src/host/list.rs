@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use offload_engine::{
     chimney::client::OffloadHandle,
-    listing::{ConnectionRow, Moves, OffloadState, SocketState},
+    listing::{ConnectionRow, MigrationCounts, OffloadState, SocketState},
 };
 use smoltcp::socket::tcp;
 
@@ -17,7 +17,7 @@ use super::{
     history::History,
 };
 
-impl From<History> for Moves {
+impl From<History> for MigrationCounts {
     fn from(history: History) -> Self {
         let History {
             opened_at: _,
@@ -72,7 +72,7 @@ impl Listener {
             offload: OffloadState::InHost,
             recv_q: Some(self.half_open),
             send_q: Some(self.backlog),
-            moves: Moves::default(),
+            moves: MigrationCounts::default(),
         }
     }
 }

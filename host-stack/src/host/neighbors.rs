@@ -22,7 +22,7 @@ pub(super) const SOLICIT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Host {
     /// Solicits the next hop of a connection in its handshake, if that is due.
-    pub(super) fn seek_neighbor(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+    pub(super) fn solicit_next_hop(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         if connection.flow.syn_sent() || now < connection.solicit_at {
             return false;
@@ -49,14 +49,14 @@ impl Host {
         let answer = dad::defense(frame, self.config.mac, |address| self.config.is_ours(address));
         let Some(answer) = answer else { return false };
         self.device.sent.push_back(answer);
-        self.send_down(now);
+        self.pass_sent_frames(now);
         true
     }
 
     fn solicit_from(&mut self, now: Instant, source: IpAddr, next_hop: IpAddr) {
         if let Some(frame) = dad::solicitation(self.config.mac, source, next_hop) {
             self.device.sent.push_back(frame);
-            self.send_down(now);
+            self.pass_sent_frames(now);
         }
     }
 }

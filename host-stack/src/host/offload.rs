@@ -126,7 +126,7 @@ impl Host {
         if self.shards[connection.shard].paused || !(open || closing) {
             return None;
         }
-        if connection.wanted {
+        if connection.offload_requested {
             return Some(Instant::ZERO);
         }
         let (local, remote) = (connection.tuple.local().port(), connection.tuple.remote().port());
@@ -166,7 +166,7 @@ impl Host {
     /// Handles a client's request to offload its connection.
     pub(super) fn request_offload(&mut self, handle: OffloadHandle) {
         if let Some(connection) = self.connections.get_mut(&handle) {
-            connection.wanted = true;
+            connection.offload_requested = true;
             if self.shards[connection.shard].paused {
                 connection.history.refused(Refusal::Host("the target has indicated a pause"));
             }
@@ -264,7 +264,7 @@ impl Host {
             &mut self.sockets,
             &mut connection.socket,
         );
-        self.send_down(now);
+        self.pass_sent_frames(now);
     }
 
     /// Adds the exported connection to the batch as a node.
@@ -374,19 +374,19 @@ impl Host {
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
         connection.hold = Hold::UntilRequested;
-        connection.wanted = false;
+        connection.offload_requested = false;
         connection.history.refused(Refusal::Host(error.reason()));
         self.stats.exports_refused += 1;
         let lost = matches!(error, ExportError::Lost(_));
         self.stats.handoffs_lost += u64::from(lost);
         if lost {
-            self.end_unoffloaded(handle);
+            self.abort_unoffloaded(handle);
         }
         true
     }
 
     /// Aborts a connection that cannot continue in the host.
-    pub(super) fn end_unoffloaded(&mut self, handle: OffloadHandle) {
+    pub(super) fn abort_unoffloaded(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get(&handle) else { return };
         let error = HostError::OffloadRefused;
         let notice = match (connection.stage, connection.listener) {
@@ -440,7 +440,7 @@ impl Host {
                 }
             }
         }
-        if self.seek_hops_at.is_none() {
+        if self.solicit_hops_at.is_none() {
             // The path that needed the neighbor may have been removed meanwhile.
             self.drop_unused_neighbors(shard);
         }
@@ -488,7 +488,7 @@ impl Host {
     /// Rest of a connection that the target has refused with `status`.
     pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Hold {
         if may_change(status) {
-            Hold::Until(now + self.config.rules.rest)
+            Hold::Until(now + self.config.rules.holddown)
         } else {
             Hold::UntilRequested
         }

@@ -56,7 +56,7 @@ impl Host {
         });
         let answers = self.device.sent.len();
         self.device.sent.drain(..answers.saturating_sub(1));
-        self.send_down(now);
+        self.pass_sent_frames(now);
         true
     }
 

@@ -26,7 +26,7 @@ struct PathMtuEntry {
 }
 
 impl Paths {
-    pub(super) fn learn(&mut self, now: Instant, remote: IpAddr, mtu: u32) {
+    pub(super) fn record_path_mtu(&mut self, now: Instant, remote: IpAddr, mtu: u32) {
         if self.0.len() >= PATHS_MAX && !self.0.contains_key(&remote) {
             let oldest = self.0.iter().min_by_key(|(_, narrow)| narrow.since);
             if let Some(oldest) = oldest.map(|(address, _)| *address) {
@@ -64,7 +64,7 @@ mod tests {
     fn path_mtu_expires_after_ten_minutes() {
         let mut paths = Paths::default();
         let start = Instant::from_millis(5);
-        paths.learn(start, address(1), 1280);
+        paths.record_path_mtu(start, address(1), 1280);
         assert_eq!(paths.mtu(start, address(1), 1500), 1280);
         assert_eq!(paths.mtu(start, address(1), 1000), 1000);
         assert_eq!(paths.mtu(start, address(2), 1500), 1500);
@@ -79,11 +79,15 @@ mod tests {
         let mut paths = Paths::default();
         let now = Instant::from_millis(5);
         for number in 0..PATHS_MAX as u32 {
-            paths.learn(now + Duration::from_millis(number.into()), address(number), 1280);
+            paths.record_path_mtu(
+                now + Duration::from_millis(number.into()),
+                address(number),
+                1280,
+            );
         }
-        paths.learn(now + Duration::from_secs(2), address(0), 1000);
+        paths.record_path_mtu(now + Duration::from_secs(2), address(0), 1000);
         assert_eq!(paths.0.len(), PATHS_MAX);
-        paths.learn(now + Duration::from_secs(3), address(9_999), 1280);
+        paths.record_path_mtu(now + Duration::from_secs(3), address(9_999), 1280);
         assert_eq!(paths.0.len(), PATHS_MAX);
         let now = now + Duration::from_secs(3);
         let known = [0, 1, 2, 9_999].map(|number| paths.mtu(now, address(number), 1500));

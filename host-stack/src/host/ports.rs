@@ -163,7 +163,7 @@ impl Ports {
     }
 
     /// Releases all reservations of a client.
-    pub(super) fn leave(&mut self, client: ClientId) {
+    pub(super) fn release_client(&mut self, client: ClientId) {
         let of_client = self.all.iter().filter(|(_, used)| used.holder.client == client);
         for name in of_client.map(|(name, _)| *name).collect::<Vec<_>>() {
             self.release(name);

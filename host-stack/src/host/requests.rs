@@ -79,7 +79,9 @@ impl Host {
                 self.notify(client, notice);
             }
             Request::Unlisten { listener } => self.unlisten(listener),
-            Request::Send { handle, list, apart } => self.send(client, handle, list, apart),
+            Request::Send { handle, list, begins_segment } => {
+                self.send(client, handle, list, begins_segment)
+            }
             Request::Consumed { handle, count } => self.consumed(handle, count),
             Request::Shutdown { handle } => self.shutdown(client, handle),
             Request::Abort { handle } => self.abort(handle),
@@ -92,7 +94,7 @@ impl Host {
                 self.shards[client.shard].keep_alive(client.tag, keep_alive);
                 self.configure_all(|of| of == client);
             }
-            Request::Leave => self.unregister(client),
+            Request::Unregister => self.unregister(client),
             // The requester may have exited; then the reply is dropped.
             Request::List { only, reply } => drop(reply.try_send(self.list(only))),
         }
@@ -101,7 +103,7 @@ impl Host {
     /// True if the caller may make the request: those of connections and listeners require a client.
     fn may_request(&self, client: ClientId, request: &Request) -> bool {
         match request {
-            Request::Register { .. } => client.tag != ClientTag::NOBODY,
+            Request::Register { .. } => client.tag != ClientTag::NONE,
             Request::Offload { .. } | Request::Upload { .. } | Request::List { .. } => true,
             Request::Bind { .. }
             | Request::Unbind { .. }
@@ -113,7 +115,7 @@ impl Host {
             | Request::Shutdown { .. }
             | Request::Abort { .. }
             | Request::KeepAlive { .. }
-            | Request::Leave => self.shards[client.shard].client(client.tag).is_some(),
+            | Request::Unregister => self.shards[client.shard].client(client.tag).is_some(),
         }
     }
 
@@ -126,7 +128,7 @@ impl Host {
         tracing::debug!(name, "client unregistered");
         self.listeners.retain(|_, listener| listener.client_id() != client);
         self.reset_orphans();
-        self.ports.leave(client);
+        self.ports.release_client(client);
         let own = self.connections.iter().filter(|(_, found)| found.client_id() == client);
         let own = own.filter(|(_, found)| found.stage != Stage::Lingering);
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
@@ -141,7 +143,7 @@ impl Host {
         }
         let own = self.offloaded.values_mut().filter(|found| found.client_id() == client);
         own.for_each(|found| found.aborted = true);
-        self.shards[client.shard].send_to_engine(FromHost::Leave(client.tag));
+        self.shards[client.shard].send_to_engine(FromHost::RemoveClient(client.tag));
     }
 
     fn connect(
@@ -218,7 +220,7 @@ impl Host {
                 flow: Flow::new(now),
                 scale_raise: self.config.scale_raise(),
                 hold: Hold::No,
-                wanted: self.config.wants(at_once, &tuple),
+                offload_requested: self.config.offloads_immediately(at_once, &tuple),
                 history: History::new(now),
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
@@ -315,7 +317,13 @@ impl Host {
         self.connections.contains_key(&handle) || self.offloaded.contains_key(&handle)
     }
 
-    fn send(&mut self, client: ClientId, handle: OffloadHandle, list: NetBufferList, apart: bool) {
+    fn send(
+        &mut self,
+        client: ClientId,
+        handle: OffloadHandle,
+        list: NetBufferList,
+        begins_segment: bool,
+    ) {
         if self.offloaded.contains_key(&handle) {
             let chain = [list].into();
             self.notify(client, Notice::Returned { handle, chain, shutdown: false });
@@ -329,7 +337,7 @@ impl Host {
             return;
         };
         let before = connection.send.outstanding();
-        connection.send.post(list, apart);
+        connection.send.post(list, begins_segment);
         // A client that exceeds its credit violates the contract; its connection is aborted.
         if before > 0 && connection.send.outstanding() > SEND_CREDIT_BYTES as u64 {
             self.abort(handle);

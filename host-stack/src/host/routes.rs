@@ -42,7 +42,7 @@ impl Host {
         let routes = self.interface.routes_mut();
         let _ = (routes.remove_default_ipv4_route(), routes.remove_default_ipv6_route());
         self.config.add_routes(&mut self.interface);
-        self.seek_hops_at = Some(Instant::ZERO);
+        self.solicit_hops_at = Some(Instant::ZERO);
         self.wake_at = Some(Instant::ZERO);
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Host {
     /// Relinks paths whose next hop has changed if the new one is resolved; otherwise solicits it. Returns true if
     /// anything was done.
     pub(super) fn relink_paths(&mut self, now: Instant) -> bool {
-        let Some(seek_at) = self.seek_hops_at else { return false };
+        let Some(seek_at) = self.solicit_hops_at else { return false };
         let mut moves = BTreeMap::<(ShardId, IpAddr), Vec<PathKey>>::new();
         let mut missing = Vec::new();
         let mut waiting = false;
@@ -82,10 +82,10 @@ impl Host {
             self.link_to(shard, hop, &paths);
         }
         if !waiting {
-            self.seek_hops_at = None;
+            self.solicit_hops_at = None;
             self.shards.ids().for_each(|shard| self.drop_unused_neighbors(shard));
         } else if seek_at <= now {
-            self.seek_hops_at = Some(now + SOLICIT_INTERVAL);
+            self.solicit_hops_at = Some(now + SOLICIT_INTERVAL);
             missing.sort_unstable();
             missing.dedup();
             for hop in missing {
@@ -123,7 +123,7 @@ impl Host {
         }
         let known = self.gateway_macs.get(&hop).copied();
         if known.is_none() {
-            self.seek_hops_at.get_or_insert(now);
+            self.solicit_hops_at.get_or_insert(now);
         }
         known
     }
@@ -177,7 +177,7 @@ impl Host {
         let waits = self.shards[shard].objects.paths.iter().any(|(key, path)| {
             path.state.next_hop != address && self.config.next_hop(key.destination) == Some(address)
         });
-        if self.shards[shard].paused || self.seek_hops_at.is_none() || !waits {
+        if self.shards[shard].paused || self.solicit_hops_at.is_none() || !waits {
             return;
         }
         let handle = self.shards.new_handle();

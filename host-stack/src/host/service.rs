@@ -62,7 +62,7 @@ impl Host {
             }
             State::Closed | State::Listen if connection.flow.syn_received() => HostError::Reset,
             State::Closed => HostError::Refused,
-            _ if now < deadline => return self.seek_neighbor(now, handle),
+            _ if now < deadline => return self.solicit_next_hop(now, handle),
             _ if connection.flow.syn_sent() => HostError::TimedOut,
             _ => HostError::HostUnreachable,
         };

@@ -15,7 +15,7 @@ use core::net::IpAddr;
 use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
-        tree::{Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, UpdateNode, UpdateTree},
+        tree::{Block, ClassQuery, ObjectNode, Query, QueryTree, TcpBlock, UpdateNode, UpdateTree},
     },
     state::{MacAddress, NeighborCached, TcpUpdate},
     status::NdisStatus,
@@ -181,7 +181,7 @@ impl Host {
     pub(super) fn path_narrowed(&mut self, now: Instant, handle: OffloadHandle, mtu: u32) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let path = PathKey::of(&offloaded.tuple);
-        self.paths.learn(now, path.destination, mtu);
+        self.paths.record_path_mtu(now, path.destination, mtu);
         for shard in self.shards.ids() {
             if let Some(object) = self.shards[shard].objects.paths.get_mut(&path)
                 && mtu < object.state.mtu
@@ -318,7 +318,7 @@ impl Host {
             let objects = &mut self.shards[shard].objects;
             let Some((next_hop, object)) = objects.neighbor_by(handle) else { continue };
             let Some(Probing { since, .. }) = object.state.probing.take() else { continue };
-            let Asked::Answer(answer) = payload.delegated else {
+            let ClassQuery::Answer(answer) = payload.delegated else {
                 // CH-QRY-3: connections whose state cannot be read are uploaded; the neighbor is released without
                 // dependents.
                 tracing::warn!(%next_hop, %status, "neighbor query failed");

@@ -330,7 +330,8 @@ impl Host {
                 history.uploads += 1;
                 history.upload_reason = reason;
                 // The client that uploaded the connection decides about its next offload.
-                reason.map_or(Hold::UntilRequested, |_| Hold::Until(now + self.config.rules.rest))
+                reason
+                    .map_or(Hold::UntilRequested, |_| Hold::Until(now + self.config.rules.holddown))
             }
         };
         let connection = Connection {
@@ -341,7 +342,7 @@ impl Host {
             flow: Flow::restored(&state, now),
             scale_raise,
             hold,
-            wanted: false,
+            offload_requested: false,
             history,
             stage: Stage::Open,
             solicit_at: now,

@@ -69,8 +69,8 @@ impl Core {
     }
 
     /// Unregisters a client: the next polls of host stack and engine close its listeners and reset its connections.
-    pub fn leave(&self, client: ClientTag) {
-        self.requests.request_of(client, Request::Leave);
+    pub fn unregister(&self, client: ClientTag) {
+        self.requests.request_of(client, Request::Unregister);
     }
 
     /// Sends a request without a client to the host stack, as [`Node::request`](super::Node::request) does.
@@ -87,13 +87,13 @@ impl Core {
         Ok(self.poll_host(now) | busy)
     }
 
-    /// As [`Core::poll`], for a caller that polls again soon ([`Engine::poll_first`]).
+    /// As [`Core::poll`], for a caller that polls again soon ([`Engine::poll_first_frame`]).
     ///
     /// # Errors
     /// The link is lost.
-    pub fn poll_first(&mut self, now: Instant) -> io::Result<bool> {
-        let busy = self.engine.poll_first(now, &mut self.clients)?;
-        Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
+    pub fn poll_first_frame(&mut self, now: Instant) -> io::Result<bool> {
+        let busy = self.engine.poll_first_frame(now, &mut self.clients)?;
+        Ok(!self.engine.has_batch_left() && self.poll_host(now) || busy)
     }
 
     /// True if no frame is left to send: no FIN or RST is pending, here or on the link.
@@ -193,7 +193,7 @@ impl Cores {
 
 impl Passive for Core {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        self.poll_first(now)
+        self.poll_first_frame(now)
     }
 
     fn settle(&mut self, now: Instant) -> bool {
@@ -209,8 +209,8 @@ impl Passive for Core {
         Self::has_input(self)
     }
 
-    fn wants_writable(&self) -> bool {
-        self.engine.wants_writable()
+    fn awaits_writable(&self) -> bool {
+        self.engine.awaits_writable()
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {

@@ -217,7 +217,7 @@ fn lost_device_ends_every_wait() {
 
 /// The engine's thread has panicked: present and later waits without a time limit return the reason.
 #[test]
-fn a_client_that_panics_ends_every_wait() {
+fn client_panic_ends_every_wait() {
     let node = start(Progress::Automatic);
     let waits = node.clone();
     let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
@@ -264,7 +264,7 @@ fn lost_device_callbacks_complete_deferred_work() {
 
 /// Shards share the host stack and the device: none continues without the others.
 #[test]
-fn a_panic_in_one_shard_ends_all() {
+fn panic_in_one_shard_ends_all() {
     let nodes = start_queues(3, Progress::Automatic);
     let waits = nodes[2].clone();
     let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
@@ -473,7 +473,7 @@ fn shutdown_repeats_the_last_acknowledgment() {
 
 /// A node lingers until the peer's FIN, with the connection in either stack.
 #[test]
-fn a_node_lingers_until_its_peer_has_closed() {
+fn node_lingers_until_peer_has_closed() {
     for (policy, progress) in PLACES {
         let ends = connected(MemoryLinkOptions::default(), policy, progress);
         let [(near, client), (far, server)] = ends;

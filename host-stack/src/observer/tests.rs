@@ -45,7 +45,7 @@ impl SegmentFields {
         flow.incoming(now, &segment);
     }
 
-    fn leaves(&self, flow: &mut Flow, now: Instant) {
+    fn is_transmitted(&self, flow: &mut Flow, now: Instant) {
         let frame = self.frame();
         let Frame::Tcp(mut segment) = wire::parse(&frame) else { panic!() };
         flow.outgoing(now, &mut segment);
@@ -65,7 +65,7 @@ fn syn(seq: u32, ack: Option<u32>, scale: u8, timestamp: u32) -> SegmentFields {
 fn accepted() -> Flow {
     let mut flow = Flow::new(Instant::ZERO);
     syn(1000, None, 2, 77).arrives(&mut flow, Instant::ZERO);
-    syn(5000, Some(1001), 3, 1).leaves(&mut flow, Instant::ZERO);
+    syn(5000, Some(1001), 3, 1).is_transmitted(&mut flow, Instant::ZERO);
     segment_of(1001, 5001, 100).arrives(&mut flow, Instant::ZERO);
     flow
 }
@@ -88,7 +88,7 @@ fn handshake_sets_the_variables() {
 #[test]
 fn window_follows_wl1_and_wl2() {
     let mut flow = accepted();
-    segment_of(5001, 1001, 60_000).leaves(&mut flow, Instant::ZERO);
+    segment_of(5001, 1001, 60_000).is_transmitted(&mut flow, Instant::ZERO);
     let mut data = segment_of(1001, 5001, 500);
     data.payload = 100;
     data.arrives(&mut flow, Instant::ZERO);
@@ -103,7 +103,7 @@ fn window_follows_wl1_and_wl2() {
     data.ack = Some(5002);
     let mut sent = segment_of(5001, 1001, 60_000);
     sent.payload = 1;
-    sent.leaves(&mut flow, Instant::ZERO);
+    sent.is_transmitted(&mut flow, Instant::ZERO);
     data.arrives(&mut flow, Instant::ZERO);
     assert_eq!(flow.send_window.snd_wnd, 3_600, "reordered, but it acknowledges more");
 }
@@ -145,9 +145,9 @@ fn unacceptable_segments_change_nothing() {
 #[test]
 fn right_edge_stays() {
     let mut flow = accepted();
-    segment_of(5001, 1001, 10).leaves(&mut flow, Instant::ZERO);
+    segment_of(5001, 1001, 10).is_transmitted(&mut flow, Instant::ZERO);
     assert_eq!(flow.right_edge, SeqNum(61_001));
-    segment_of(5001, 1101, 7_600).leaves(&mut flow, Instant::ZERO);
+    segment_of(5001, 1101, 7_600).is_transmitted(&mut flow, Instant::ZERO);
     assert_eq!((flow.right_edge, flow.acknowledged), (SeqNum(61_901), SeqNum(1101)));
 }
 
@@ -157,26 +157,26 @@ fn round_trips_are_timed() {
     let at = Instant::from_millis;
     let mut flow = Flow::new(at(0));
     syn(1000, None, 2, 77).arrives(&mut flow, at(0));
-    syn(5000, Some(1001), 3, 1).leaves(&mut flow, at(5));
+    syn(5000, Some(1001), 3, 1).is_transmitted(&mut flow, at(5));
     assert_eq!(flow.round_trip(), (0, 0));
     segment_of(1001, 5001, 100).arrives(&mut flow, at(45));
     assert_eq!(flow.round_trip(), (8 * 40, 4 * 20));
-    SegmentFields { payload: 10, ..segment_of(5001, 1001, 100) }.leaves(&mut flow, at(50));
-    SegmentFields { payload: 10, ..segment_of(5011, 1001, 100) }.leaves(&mut flow, at(60));
+    SegmentFields { payload: 10, ..segment_of(5001, 1001, 100) }.is_transmitted(&mut flow, at(50));
+    SegmentFields { payload: 10, ..segment_of(5011, 1001, 100) }.is_transmitted(&mut flow, at(60));
     segment_of(1001, 5021, 100).arrives(&mut flow, at(98));
     assert_eq!(flow.round_trip(), (8 * 41, 4 * 17), "the older of the two is timed");
-    SegmentFields { payload: 10, ..segment_of(5021, 1001, 100) }.leaves(&mut flow, at(100));
-    SegmentFields { payload: 10, ..segment_of(5021, 1001, 100) }.leaves(&mut flow, at(300));
+    SegmentFields { payload: 10, ..segment_of(5021, 1001, 100) }.is_transmitted(&mut flow, at(100));
+    SegmentFields { payload: 10, ..segment_of(5021, 1001, 100) }.is_transmitted(&mut flow, at(300));
     segment_of(1001, 5031, 100).arrives(&mut flow, at(900));
     assert_eq!(flow.round_trip(), (8 * 41, 4 * 17), "ambiguous");
 
     let mut active = Flow::new(at(0));
-    syn(5000, None, 3, 1).leaves(&mut active, at(0));
+    syn(5000, None, 3, 1).is_transmitted(&mut active, at(0));
     syn(1000, Some(5001), 2, 77).arrives(&mut active, at(2));
     assert_eq!(active.round_trip(), (16, 4));
     let mut repeated = Flow::new(at(0));
-    syn(5000, None, 3, 1).leaves(&mut repeated, at(0));
-    syn(5000, None, 3, 1).leaves(&mut repeated, at(1_000));
+    syn(5000, None, 3, 1).is_transmitted(&mut repeated, at(0));
+    syn(5000, None, 3, 1).is_transmitted(&mut repeated, at(1_000));
     syn(1000, Some(5001), 2, 77).arrives(&mut repeated, at(1_002));
     assert_eq!(repeated.round_trip(), (0, 0));
 }

@@ -7,7 +7,8 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     engine::{Connections, EngineConfig},
     link::{
-        Impaired, ImpairmentError, Impairments, Link, MemoryLinkOptions, Tee, memory_link_pair,
+        CaptureLink, Impaired, ImpairmentError, Impairments, Link, MemoryLinkOptions,
+        memory_link_pair,
     },
     state::MacAddress,
     time::{Duration, Instant},
@@ -33,7 +34,7 @@ pub fn station(number: u8) -> HostConfig {
 
 /// Engine of a node with a lossy wire. A peer's RTO may grow to two minutes before it retransmits its FIN; TIME-WAIT
 /// must last that long.
-pub fn patient_engine(mac: MacAddress) -> EngineConfig {
+pub fn engine_with_long_time_wait(mac: MacAddress) -> EngineConfig {
     let mut engine = EngineConfig::new(mac);
     engine.tcp.time_wait = Duration::from_secs(240);
     engine
@@ -55,7 +56,7 @@ pub fn impaired_wire(
     let left: Box<dyn Link> = match env::var("FLUE_PCAP") {
         Ok(path) => {
             let file = File::create(path).expect("the capture can be written");
-            Box::new(Tee::new(left, file, "wire", 0).expect("the capture can be written"))
+            Box::new(CaptureLink::new(left, file, "wire", 0).expect("the capture can be written"))
         }
         Err(_) => Box::new(left),
     };

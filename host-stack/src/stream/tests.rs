@@ -121,7 +121,7 @@ fn gso_packet_is_read_in_place() {
 // Completion order: lists that the client sent just before a reset, and that no stack has received, are newer than
 // those of the host.
 #[test]
-fn lists_of_a_reset_connection_come_back_in_order() {
+fn lists_of_reset_connection_are_returned_in_order() {
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
     let (mut pair, [handle, _]) = connected(near, far);
     streams(&mut pair.a).upload(handle);
@@ -146,7 +146,7 @@ fn lists_of_a_reset_connection_come_back_in_order() {
 }
 
 /// Uploads the second node's connection and offloads it again.
-fn move_up_and_down(pair: &mut Pair<Core>, handle: OffloadHandle) {
+fn upload_and_offload(pair: &mut Pair<Core>, handle: OffloadHandle) {
     let reach = |pair: &mut Pair<Core>, state| {
         let is_there = |status: StreamStatus| (status.state == state).then_some(());
         pair.run(LIMIT, |pair| streams(&mut pair.b).status(handle).and_then(is_there)).unwrap();
@@ -170,7 +170,7 @@ fn receive_requests_are_filled() {
     let mut pieces: Vec<Bytes> = Vec::new();
     for (round, part) in sent.chunks(BYTES / 3).enumerate() {
         // The first upload precedes the stream's first request.
-        move_up_and_down(&mut pair, far);
+        upload_and_offload(&mut pair, far);
         let (first, before) = (pieces.len(), part.len() * round);
         pair.send(0, near, Bytes::copy_from_slice(part));
         if round == 2 {
@@ -209,7 +209,7 @@ fn receive_requests_pause() {
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
     let (mut pair, [near, far]) = connected(near, far);
     streams(&mut pair.b).post_receives(REQUEST_BYTES);
-    move_up_and_down(&mut pair, far);
+    upload_and_offload(&mut pair, far);
     let state = |pair: &mut Pair<Core>| {
         let stream = &streams(&mut pair.b).streams[&far];
         (stream.receives_posted, stream.status.unread)

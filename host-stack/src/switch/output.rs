@@ -9,11 +9,11 @@ use super::{SendRequest, Switch};
 use crate::socket::{Request, SocketPort};
 
 impl Switch {
-    /// Passes the requests of [`Switch::poll_host`] to the host stack. `apart`: each list begins a segment.
-    pub fn give_host(&mut self, port: &SocketPort, handle: OffloadHandle, apart: bool) {
+    /// Passes the requests of [`Switch::poll_host`] to the host stack. `begins_segment`: each list begins a segment.
+    pub fn pass_to_host(&mut self, port: &SocketPort, handle: OffloadHandle, begins_segment: bool) {
         while let Some(item) = self.poll_host() {
             port.request(match item {
-                SendRequest::List(list) => Request::Send { handle, list, apart },
+                SendRequest::List(list) => Request::Send { handle, list, begins_segment },
                 SendRequest::Shutdown => Request::Shutdown { handle },
                 SendRequest::Reset => Request::Abort { handle },
             });
@@ -21,7 +21,7 @@ impl Switch {
     }
 
     /// Posts the requests of [`Switch::poll_target`] to the target.
-    pub fn give_target(&mut self, io: &mut ConnectionIo<'_>) {
+    pub fn post_to_target(&mut self, io: &mut ConnectionIo<'_>) {
         while let Some(item) = self.poll_target() {
             match item {
                 SendRequest::List(list) => {

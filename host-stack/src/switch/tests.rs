@@ -15,7 +15,7 @@ fn list(serial: u64, bytes: usize) -> NetBufferList {
 /// Switch in the host that has sent lists 1 to `count` there, of 100 bytes each.
 fn in_host(count: u64) -> Switch {
     let mut switch = Switch::opening();
-    switch.enter_host();
+    switch.begin_in_host();
     (1..=count).for_each(|serial| switch.wait(list(serial, 100)));
     assert_eq!(to_host(&mut switch), (1..=count).collect::<Vec<_>>());
     switch
@@ -47,12 +47,12 @@ fn returned_requests_precede_later_ones_after_a_refusal() {
     let mut switch = in_host(3);
     switch.shut_down();
     assert_eq!(to_host(&mut switch), [FIN]);
-    switch.leave_host(1, false);
+    switch.begin_offload(1, false);
     switch.wait(list(4, 100));
     assert_eq!(to_host(&mut switch), NONE);
     switch.take_returned([list(2, 100), list(3, 100)].into(), false);
     switch.take_returned(NblChain::new(), true);
-    switch.enter_host();
+    switch.begin_in_host();
     // The host stack has list 1 again.
     assert_eq!(switch.outstanding(), 400);
     assert_eq!(to_host(&mut switch), [2, 3, FIN, 4]);
@@ -63,8 +63,8 @@ fn target_is_given_nothing_until_all_late_requests_have_returned() {
     let mut switch = in_host(3);
     switch.shut_down();
     assert_eq!(to_host(&mut switch), [FIN]);
-    switch.leave_host(1, false);
-    switch.enter_target();
+    switch.begin_offload(1, false);
+    switch.complete_offload();
     assert!(switch.send([list(4, 100)].into()).is_none());
     for late in [[list(2, 100)], [list(3, 100)]] {
         switch.take_returned(late.into(), false);
@@ -79,7 +79,7 @@ fn target_is_given_nothing_until_all_late_requests_have_returned() {
 }
 
 #[test]
-fn a_list_beyond_the_credit_waits() {
+fn list_beyond_credit_waits() {
     let half = SEND_CREDIT_BYTES / 2;
     let mut switch = in_host(0);
     (1..=3).for_each(|serial| switch.wait(list(serial, half)));
@@ -94,7 +94,7 @@ fn a_list_beyond_the_credit_waits() {
 }
 
 #[test]
-fn a_single_list_may_exceed_the_credit() {
+fn single_list_may_exceed_credit() {
     let mut switch = in_host(0);
     switch.wait(list(1, SEND_CREDIT_BYTES + 1));
     switch.wait(list(2, 1));
@@ -104,42 +104,42 @@ fn a_single_list_may_exceed_the_credit() {
 #[test]
 fn uploaded_lists_use_credit() {
     let mut switch = Switch::offloaded();
-    switch.leave_target();
+    switch.begin_upload();
     switch.wait(list(5, 10));
     assert_eq!(to_host(&mut switch), NONE);
-    switch.reenter_host(2, SEND_CREDIT_BYTES - 5);
+    switch.complete_upload(2, SEND_CREDIT_BYTES - 5);
     assert_eq!(to_host(&mut switch), NONE);
     switch.complete(&list(3, 100));
     assert_eq!(to_host(&mut switch), [5]);
 }
 
 #[test]
-fn an_offloaded_fin_is_seen_once_in_the_target_only() {
+fn offloaded_fin_is_reported_once_in_target_only() {
     let mut switch = in_host(0);
     switch.shut_down();
     assert_eq!(to_host(&mut switch), [FIN]);
-    switch.leave_host(0, true);
-    switch.enter_target();
+    switch.begin_offload(0, true);
+    switch.complete_offload();
     assert!(!switch.is_settled());
-    assert!(!switch.sees_fin(|| TcpPhase::FinWait1));
-    assert!(switch.sees_fin(|| TcpPhase::FinWait2));
+    assert!(!switch.detects_offloaded_fin(|| TcpPhase::FinWait1));
+    assert!(switch.detects_offloaded_fin(|| TcpPhase::FinWait2));
     assert!(switch.is_settled());
-    assert!(!switch.sees_fin(|| TcpPhase::TimeWait));
-    switch.leave_target();
-    switch.reenter_host(0, 0);
-    switch.leave_host(0, true);
-    switch.enter_host();
-    assert!(!switch.sees_fin(|| TcpPhase::FinWait2), "the host stack reports it");
+    assert!(!switch.detects_offloaded_fin(|| TcpPhase::TimeWait));
+    switch.begin_upload();
+    switch.complete_upload(0, 0);
+    switch.begin_offload(0, true);
+    switch.begin_in_host();
+    assert!(!switch.detects_offloaded_fin(|| TcpPhase::FinWait2), "the host stack reports it");
 }
 
 #[test]
-fn a_reset_follows_the_connection() {
+fn reset_follows_connection() {
     let mut switch = in_host(1);
-    switch.leave_host(1, false);
+    switch.begin_offload(1, false);
     switch.wait(list(2, 100));
     switch.reset();
     assert_eq!(to_host(&mut switch), [RST]);
-    switch.enter_target();
+    switch.complete_offload();
     assert_eq!(to_target(&mut switch), [RST]);
     assert!(switch.is_settled());
     switch.reset();
@@ -156,7 +156,7 @@ fn a_reset_follows_the_connection() {
 fn unsent_lists_end_after_all_sent_ones() {
     let unsent = |switch: &mut Switch| core::iter::from_fn(|| switch.poll_unsent()).count();
     let mut switch = in_host(2);
-    switch.leave_host(1, false);
+    switch.begin_offload(1, false);
     switch.wait(list(3, 100));
     switch.close();
     assert_eq!(unsent(&mut switch), 0);
@@ -221,25 +221,25 @@ impl Model {
         while let Some(notice) = self.notices.pop_front() {
             match notice {
                 Unread::Offloading { unanswered } => {
-                    self.switch.leave_host(unanswered, self.has_fin)
+                    self.switch.begin_offload(unanswered, self.has_fin)
                 }
                 Unread::Returned(SendRequest::List(list)) => {
                     self.switch.take_returned([list].into(), false)
                 }
                 Unread::Returned(_) => self.switch.take_returned(NblChain::new(), true),
-                Unread::Refused => self.switch.enter_host(),
-                Unread::Uploaded { lists, bytes } => self.switch.reenter_host(lists, bytes),
+                Unread::Refused => self.switch.begin_in_host(),
+                Unread::Uploaded { lists, bytes } => self.switch.complete_upload(lists, bytes),
                 Unread::Sent(list) => {
                     self.switch.complete(&list);
                     self.completed.push(list.context);
                 }
             }
-            self.give();
+            self.pass_requests();
         }
-        self.give();
+        self.pass_requests();
     }
 
-    fn give(&mut self) {
+    fn pass_requests(&mut self) {
         self.requests.extend(core::iter::from_fn(|| self.switch.poll_host()));
         while let Some(item) = self.switch.poll_target() {
             self.get(item);
@@ -277,7 +277,7 @@ impl Model {
     }
 
     /// Begins or completes an initiate.
-    fn move_down(&mut self, is_refused: bool) {
+    fn step_initiate(&mut self, is_refused: bool) {
         match self.owner {
             ModelOwner::Host => {
                 let unanswered = self.unacknowledged.len();
@@ -293,8 +293,8 @@ impl Model {
             ModelOwner::Neither => {
                 self.poll_client();
                 self.owner = ModelOwner::Target;
-                self.switch.enter_target();
-                self.give();
+                self.switch.complete_offload();
+                self.pass_requests();
             }
             ModelOwner::Target => {}
         }
@@ -303,7 +303,7 @@ impl Model {
     fn upload(&mut self) {
         if self.owner == ModelOwner::Target {
             self.poll_client();
-            self.switch.leave_target();
+            self.switch.begin_upload();
             self.host_takes_requests();
             let lists = self.unacknowledged.len();
             let bytes = self.unacknowledged.iter().map(NetBufferList::data_length).sum();
@@ -334,7 +334,7 @@ impl Model {
         if let Some(chain) = self.switch.send([list(self.sent, bytes)].into()) {
             chain.into_iter().for_each(|list| self.get(SendRequest::List(list)));
         }
-        self.give();
+        self.pass_requests();
     }
 }
 
@@ -354,8 +354,8 @@ proptest! {
                 0 | 1 => model.send(bytes),
                 2 => model.poll_client(),
                 3 => model.host_takes_requests(),
-                4 => model.move_down(false),
-                5 => model.move_down(true),
+                4 => model.step_initiate(false),
+                5 => model.step_initiate(true),
                 6 => model.upload(),
                 _ => model.acknowledge(),
             }
@@ -365,7 +365,7 @@ proptest! {
         while model.completed.len() as u64 != model.sent || !model.has_fin {
             model.poll_client();
             model.host_takes_requests();
-            model.move_down(moves % 3 == 0);
+            model.step_initiate(moves % 3 == 0);
             model.acknowledge();
             if moves % 5 == 0 {
                 model.upload();

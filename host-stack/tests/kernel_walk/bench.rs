@@ -15,26 +15,26 @@ use host_stack::stream::Streams;
 use host_stack::{host::HostConfig, socket::SocketState};
 use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::engine::{EngineConfig, EngineStats};
-use offload_engine::link::Tee;
+use offload_engine::link::CaptureLink;
 use offload_engine::state::MacAddress;
 use offload_engine::time::Duration as EngineDuration;
 
+use crate::exchange::Exchange;
 use crate::links::{cross, share};
 use crate::network::{Network, TAP};
 use crate::outcome::{Kernel, Outcome};
-use crate::talk::Talk;
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
 const PORT: u16 = 5000;
 /// Time limit of a connect, and of a stall: longer than TIME-WAIT.
 const STALL_MAX: EngineDuration = EngineDuration::from_secs(120);
 /// Interval between two listings of the remaining connections.
-const LOOK: EngineDuration = EngineDuration::from_millis(20);
+const POLL_INTERVAL: EngineDuration = EngineDuration::from_millis(20);
 /// Maximum delay of the node's processing of received frames, per connection: its threads share the machine.
 const LAG: Duration = Duration::from_millis(50);
 /// Maximum bytes in flight to the node on all connections: smoltcp is slow, and the engine drops frames for it beyond
 /// 4,096.
-const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
+const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
 /// Range of receive buffers, in bytes.
 const BUFFER: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 10;
 /// Number of stream seeds per seed: one of the kernel and one of the node for each connection.
@@ -113,7 +113,7 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
     let monitor = Arc::new(Mutex::new(Monitor::new(rules(scenario))));
     let nodes = start(scenario, &network, &monitor);
     let start = Instant::now();
-    let (peers, mut talks) = connect(scenario, &network.kernel, &nodes);
+    let (peers, mut exchanges) = connect(scenario, &network.kernel, &nodes);
     // Each queue lists the connections of all.
     for node in &nodes {
         let rows = node.list(STALL_MAX).expect("the host stack answers");
@@ -121,16 +121,16 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
         assert_eq!(open, scenario.connections);
     }
     thread::scope(|scope| {
-        for (node, talks) in nodes.iter().zip(&mut talks) {
-            scope.spawn(|| transfer_all(node, talks));
+        for (node, exchanges) in nodes.iter().zip(&mut exchanges) {
+            scope.spawn(|| transfer_all(node, exchanges));
         }
     });
     let outcomes = peers.into_iter().map(KernelPeer::finish).collect();
     let took = start.elapsed();
-    for (node, talks) in nodes.iter().zip(&talks) {
-        expect_empty(node, talks, scenario.time_wait);
+    for (node, exchanges) in nodes.iter().zip(&exchanges) {
+        expect_empty(node, exchanges, scenario.time_wait);
     }
-    check_bytes(scenario, outcomes, talks);
+    check_bytes(scenario, outcomes, exchanges);
     let engines = nodes.iter().map(|node| node.with_engine(|engine, _| engine.stats()));
     let engines = engines.collect::<Vec<_>>();
     check_engines(scenario, &engines);
@@ -145,14 +145,15 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
 
 /// Verifies that each side has received the other's data. The digests are compared as sets, because the opener of an
 /// accepted connection is unknown; no two streams are equal.
-fn check_bytes(scenario: &Scenario, outcomes: Vec<PeerOutcome>, talks: Vec<Vec<Talk>>) {
+fn check_bytes(scenario: &Scenario, outcomes: Vec<PeerOutcome>, exchanges: Vec<Vec<Exchange>>) {
     let (mut kernel_sent, mut kernel_heard) = (Vec::new(), Vec::new());
     for outcome in outcomes {
         assert!(outcome.send_error.is_none() && outcome.receive_error.is_none(), "{outcome:?}");
         kernel_sent.push(outcome.sent);
         kernel_heard.push(outcome.received);
     }
-    let node_heard = talks.into_iter().flatten().map(|talk| talk.received.finish()).collect();
+    let node_heard =
+        exchanges.into_iter().flatten().map(|exchange| exchange.received.finish()).collect();
     let node_sent = (0..scenario.connections)
         .map(|index| Stream::new(scenario.node_stream(index)).digest(scenario.bytes))
         .collect();
@@ -183,14 +184,15 @@ fn check_engines(scenario: &Scenario, engines: &[EngineStats]) {
 
 /// Waits until neither engine nor host stack has any of the connections, and removes their streams. With `time_wait`
 /// that includes connections in TIME-WAIT.
-fn expect_empty(node: &Node<Streams>, talks: &[Talk], time_wait: bool) {
+fn expect_empty(node: &Node<Streams>, exchanges: &[Exchange], time_wait: bool) {
     let closed = node.wait(Some(STALL_MAX), |streams, _, _| {
-        let is_closed = |talk: &Talk| streams.status(talk.handle).is_some_and(|it| it.closed);
-        talks.iter().all(is_closed).then_some(())
+        let is_closed =
+            |exchange: &Exchange| streams.status(exchange.handle).is_some_and(|it| it.closed);
+        exchanges.iter().all(is_closed).then_some(())
     });
     closed.expect("all connections are closed");
     node.with(|streams, io, now| {
-        talks.iter().for_each(|talk| streams.forget(now, io, talk.handle));
+        exchanges.iter().for_each(|exchange| streams.forget(now, io, exchange.handle));
     });
     let deadline = Instant::now() + Duration::from_nanos(STALL_MAX.as_nanos() as u64);
     loop {
@@ -203,7 +205,7 @@ fn expect_empty(node: &Node<Streams>, talks: &[Talk], time_wait: bool) {
         }
         assert!(Instant::now() < deadline, "these are left: {left:?}");
         // The end of TIME-WAIT causes no event.
-        let _: Result<(), _> = node.wait(Some(LOOK), |_, _, _| None);
+        let _: Result<(), _> = node.wait(Some(POLL_INTERVAL), |_, _, _| None);
     }
 }
 
@@ -211,13 +213,13 @@ fn rules(scenario: &Scenario) -> Rules {
     Rules {
         mac: MAC.0,
         mtu: scenario.mtu,
-        super_segments: scenario.vnet,
+        gso_packets: scenario.vnet,
         // Maximum for the scale of the largest buffer.
         window_max: u64::from(u16::MAX) << 3,
         lag: LAG * (scenario.connections + 10) as u32,
         resets: false,
         in_order: true,
-        like_smoltcp: true,
+        echoes_latest_timestamp: true,
     }
 }
 
@@ -230,13 +232,13 @@ fn start(
     let links = network.open_tap(scenario);
     let links = if scenario.crossed { cross(links) } else { links };
     let watched = |link| {
-        let tee = Tee::new(link, Feed::new(monitor.clone()), TAP, 0);
+        let tee = CaptureLink::new(link, Feed::new(monitor.clone()), TAP, 0);
         tee.expect("a feed consumes all")
     };
     // The monitor must process the frames of all queues in order.
-    let see = |tee: &mut Tee<_, _>| tee.flush().expect("a feed consumes all");
+    let see = |tee: &mut CaptureLink<_, _>| tee.flush().expect("a feed consumes all");
     let links = share(links.into_iter().map(watched).collect(), |own| own, see);
-    let buffer = UNDER_WAY_BYTES_MAX / scenario.connections;
+    let buffer = IN_FLIGHT_BYTES_MAX / scenario.connections;
     let buffer = buffer.clamp(*BUFFER.start(), *BUFFER.end());
     let host = HostConfig {
         receive_buffer: buffer,
@@ -261,7 +263,7 @@ fn connect(
     scenario: &Scenario,
     kernel: &Namespace,
     nodes: &[Node<Streams>],
-) -> (Vec<KernelPeer>, Vec<Vec<Talk>>) {
+) -> (Vec<KernelPeer>, Vec<Vec<Exchange>>) {
     let address = SocketAddr::new(scenario.address(2), PORT);
     let listen = |node: &Node<Streams>| {
         let listener = node.with(|streams, _, _| streams.listen(address, scenario.connections));
@@ -270,8 +272,8 @@ fn connect(
         listener
     };
     let listeners = nodes.iter().map(listen).collect::<Vec<_>>();
-    let (mut peers, mut talks) = (Vec::new(), Vec::new());
-    talks.resize_with(nodes.len(), Vec::new);
+    let (mut peers, mut exchanges) = (Vec::new(), Vec::new());
+    exchanges.resize_with(nodes.len(), Vec::new);
     for index in 0..scenario.connections {
         // Either side closes first, independent of the opener.
         let end = if index % 4 < 2 { End::HalfClose } else { End::AfterPeer };
@@ -284,16 +286,16 @@ fn connect(
             peers.push(peer);
             accepted
         } else {
-            let least = talks.iter().enumerate().min_by_key(|(_, talks)| talks.len());
+            let least = exchanges.iter().enumerate().min_by_key(|(_, exchanges)| exchanges.len());
             let (queue, _) = least.expect("there are queues");
             let any = SocketAddr::new(scenario.address(1), 0);
             peers.push(KernelPeer::listen(kernel, any, plan));
             (queue, dial(&nodes[queue], peers.last().expect("it was pushed").address()))
         };
         let seed = scenario.node_stream(index);
-        talks[queue].push(Talk::new(handle, seed, scenario.bytes, scenario.moves));
+        exchanges[queue].push(Exchange::new(handle, seed, scenario.bytes, scenario.moves));
     }
-    (peers, talks)
+    (peers, exchanges)
 }
 
 /// Returns the next accepted connection and the queue of its listener; `None` after [`STALL_MAX`].
@@ -325,20 +327,21 @@ fn dial(node: &Node<Streams>, address: SocketAddr) -> OffloadHandle {
 }
 
 /// Runs until all connections have sent their data, migrated, and received the peer's FIN.
-fn transfer_all(node: &Node<Streams>, talks: &mut [Talk]) {
-    while talks.iter().any(|talk| !talk.is_over) {
-        talks.iter_mut().for_each(Talk::work);
+fn transfer_all(node: &Node<Streams>, exchanges: &mut [Exchange]) {
+    while exchanges.iter().any(|exchange| !exchange.is_over) {
+        exchanges.iter_mut().for_each(Exchange::work);
         let moved = node.wait(Some(STALL_MAX), |streams, io, now| {
             let mut moved = false;
-            for talk in talks.iter_mut() {
-                moved |= talk.step(streams, io, now);
+            for exchange in exchanges.iter_mut() {
+                moved |= exchange.step(streams, io, now);
             }
             moved.then_some(())
         });
         moved.unwrap_or_else(|error| {
-            let open = talks.iter().filter(|talk| !talk.is_over);
-            let open = node
-                .with(|streams, _, _| open.map(|talk| talk.describe(streams)).collect::<String>());
+            let open = exchanges.iter().filter(|exchange| !exchange.is_over);
+            let open = node.with(|streams, _, _| {
+                open.map(|exchange| exchange.describe(streams)).collect::<String>()
+            });
             panic!("{error}; these connections have not ended:\n{open}")
         });
     }

@@ -66,8 +66,8 @@ impl<L: Link> Link for Shared<L> {
         self.with(self.transmit, |link| link.flush(now));
     }
 
-    fn wants_comments(&self) -> bool {
-        self.with(self.transmit, |link| link.wants_comments())
+    fn uses_comments(&self) -> bool {
+        self.with(self.transmit, |link| link.uses_comments())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

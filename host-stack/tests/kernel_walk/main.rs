@@ -10,7 +10,7 @@
 //! | [`bench`] | a node and its connections with the kernel, and the final conditions |
 //! | [`network`] | the namespaces, the TAP, and loss |
 //! | [`links`] | queues that are served one at a time, by the right engine or the wrong one |
-//! | [`talk`] | the node's end of one connection: its data, digests and migrations |
+//! | [`exchange`] | the node's end of one connection: its data, digests and migrations |
 //! | [`outcome`] | the counters of kernel, engines and monitor, and their limits |
 //! | [`seeds`] | sequential runs of the seeds of a campaign |
 //!
@@ -19,13 +19,13 @@
 //! each connection migrates. Loss and timing depend on the kernel and have no seed: repeating a seed repeats its plan.
 
 mod bench;
+mod exchange;
 mod links;
 mod network;
 mod outcome;
 mod seeds;
-mod talk;
 
-use flue_test_support::load::quiet;
+use flue_test_support::load::repeat_until_quiet;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::seeds::from_environment;
 
@@ -38,7 +38,7 @@ const LOSS_NEEDS: &[Need] =
 
 /// Repeats the run until it has no anomaly.
 fn run_clean(scenario: &Scenario) {
-    quiet(|| run(scenario), Outcome::is_clean);
+    repeat_until_quiet(|| run(scenario), Outcome::is_clean);
 }
 
 // CH-INI, CH-TRM, CH-FWD-2: the stream is exact and the peer sees no anomaly.
@@ -91,7 +91,7 @@ fn gso_packets_on_four_queues() {
 fn frames_by_the_wrong_queue_are_passed_on() {
     if !lacks(NEEDS) {
         let scenario = Scenario { queues: 2, connections: 8, crossed: true, ..Scenario::default() };
-        let outcome = quiet(|| run(&scenario), Outcome::lost_nothing);
+        let outcome = repeat_until_quiet(|| run(&scenario), Outcome::lost_nothing);
         assert!(outcome.engines.iter().all(|stats| stats.rx_passed_on > 0), "{outcome:?}");
     }
 }
@@ -128,7 +128,7 @@ fn campaign() {
             assert!(outcome.survived_loss(), "{outcome:?}");
             outcome
         } else {
-            quiet(|| run(&scenario), Outcome::is_clean)
+            repeat_until_quiet(|| run(&scenario), Outcome::is_clean)
         };
         println!("seed {seed}: {outcome:?}");
     });

@@ -21,7 +21,7 @@ pub(crate) struct Kernel {
     fast_retransmits: u64,
     timeouts: u64,
     resets_sent: u64,
-    resets_heard: u64,
+    peer_resets: u64,
     old_timestamps: u64,
     reneging: u64,
     bad_segments: u64,
@@ -36,7 +36,7 @@ impl Kernel {
             fast_retransmits: namespace.counter("TcpExtTCPFastRetrans"),
             timeouts: namespace.counter("TcpExtTCPTimeouts"),
             resets_sent: namespace.counter("TcpOutRsts"),
-            resets_heard: namespace.counter("TcpEstabResets"),
+            peer_resets: namespace.counter("TcpEstabResets"),
             old_timestamps: namespace.counter("TcpExtPAWSEstab"),
             reneging: namespace.counter("TcpExtTCPSACKReneging"),
             bad_segments: namespace.counter("TcpInErrs"),
@@ -97,6 +97,6 @@ impl Outcome {
             ..self.kernel
         };
         let Drops { to_node, to_kernel } = self.lost;
-        rest == Kernel::default() && self.node.resets_heard == 0 && to_node > 0 && to_kernel > 0
+        rest == Kernel::default() && self.node.peer_resets == 0 && to_node > 0 && to_kernel > 0
     }
 }

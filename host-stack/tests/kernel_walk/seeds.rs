@@ -46,7 +46,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 }
 
 #[test]
-fn a_failing_seed_does_not_end_the_campaign() {
+fn failing_seed_does_not_end_campaign() {
     let mut seen = Vec::new();
     let run = |seed| {
         seen.push(seed);

@@ -176,7 +176,7 @@ fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
 // CH-SND-4, CH-RCV-3 (calls of one connection are serialized, those of different ones are concurrent), CH-RCC-2
 // (completions neither nest nor run concurrently), CH-SND-1, -2 (each list completes once, in order).
 #[test]
-fn a_thread_for_each_connection() {
+fn thread_per_connection() {
     for_each_seed(|seed| {
         let plan = Plan::new(seed);
         let (one, other) = plan.links();

@@ -34,9 +34,9 @@ pub(crate) struct ReceiverProfile {
     /// Probability that a receive request is posted when possible.
     pub(crate) posts: u64,
     /// Probability of a pause in reading.
-    pub(crate) rests: u64,
+    pub(crate) pause_probability: u64,
     /// Maximum length of the pause, in microseconds.
-    pub(crate) rest_max: u64,
+    pub(crate) pause_max: u64,
     /// Maximum size of a receive request, in bytes.
     pub(crate) post_bytes_max: u64,
 }
@@ -47,8 +47,8 @@ impl ReceiverProfile {
         Self {
             refuses: pick(&[0, 0, 10, 50]),
             posts: pick(&[0, 0, 10, 60]),
-            rests: pick(&[0, 0, 2]),
-            rest_max: pick(&[1_000, 100_000]),
+            pause_probability: pick(&[0, 0, 2]),
+            pause_max: pick(&[1_000, 100_000]),
             post_bytes_max: pick(&[200, 5_000, 100_000]),
         }
     }
@@ -71,7 +71,7 @@ pub(crate) struct ClientCounts {
 struct ClientLog {
     received: Vec<u8>,
     /// End of the pause in reading.
-    rests_until: Instant,
+    paused_until: Instant,
     /// True if the target expects a resume.
     refused: bool,
     /// Contexts of the pending receive requests.
@@ -174,7 +174,7 @@ impl Walker {
 
     /// Reads data of the host, and resumes a target that was refused.
     fn read(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
-        if self.logs.get(&handle).is_some_and(|log| log.rests_until > now) {
+        if self.logs.get(&handle).is_some_and(|log| log.paused_until > now) {
             return;
         }
         while let Some(data) = self.streams.receive(now, connections, handle) {
@@ -219,12 +219,12 @@ impl Walker {
 
     /// True if it pauses reading.
     fn rest(&mut self, now: Instant, handle: OffloadHandle) -> bool {
-        let rests = self.chance(self.profile.rests);
-        if rests {
-            let time = Duration::from_micros(self.rng.rand_range(1..self.profile.rest_max));
-            self.logs.entry(handle).or_default().rests_until = now + time;
+        let pause_probability = self.chance(self.profile.pause_probability);
+        if pause_probability {
+            let time = Duration::from_micros(self.rng.rand_range(1..self.profile.pause_max));
+            self.logs.entry(handle).or_default().paused_until = now + time;
         }
-        rests
+        pause_probability
     }
 }
 
@@ -239,10 +239,10 @@ impl OffloadClient for Walker {
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.tally.indications += 1;
         let handle = io.handle;
-        let rests = self.logs.entry(handle).or_default().rests_until > io.now;
+        let pause_probability = self.logs.entry(handle).or_default().paused_until > io.now;
         // Data of the host are older.
         let waits = self.streams.status(handle).is_some_and(|status| status.unread > 0);
-        let taken = if rests || waits {
+        let taken = if pause_probability || waits {
             0
         } else if self.chance(self.profile.refuses) {
             self.rest(io.now, handle);
@@ -322,9 +322,10 @@ impl NodeClient for Walker {
 
     fn poll_at(&self) -> Option<Instant> {
         let streams = self.streams.poll_at();
-        let rests = self.logs.values().map(|log| log.rests_until).filter(|at| *at > self.polled_at);
+        let pause_probability =
+            self.logs.values().map(|log| log.paused_until).filter(|at| *at > self.polled_at);
         let tick = self.tick.map(|tick| self.polled_at + tick);
-        streams.into_iter().chain(rests).chain(self.alarm).chain(tick).min()
+        streams.into_iter().chain(pause_probability).chain(self.alarm).chain(tick).min()
     }
 
     fn has_input(&self) -> bool {

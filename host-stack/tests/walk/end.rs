@@ -27,7 +27,7 @@ use crate::{
 /// Maximum posted and unacknowledged bytes of an end.
 const POSTED_BYTES_MAX: usize = 200_000;
 /// Maximum time between an end's last bytes and its FIN, in microseconds: up to several round trips.
-const SHUTDOWN_REST_MAX: u64 = 10_000;
+const SHUTDOWN_PAUSE_MAX: u64 = 10_000;
 /// Maximum migrations of one connection at one end, so that a walk ends.
 const MOVES_MAX: u64 = 60;
 /// Maximum number of requests at once in hasty runs.
@@ -36,7 +36,7 @@ const REQUESTS_MAX: u64 = 4;
 const PAUSE_SECONDS: core::ops::Range<u64> = 35..90;
 
 /// Time after which an end is reset if the peer's reset, or the link, was lost.
-pub(crate) const GIVE_UP: Duration = Duration::from_secs(1_800);
+pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(1_800);
 
 /// One end of one connection.
 pub(crate) struct End {
@@ -69,9 +69,9 @@ pub(crate) struct End {
     /// True if a list has completed unsent: no later one completes as sent.
     has_failed: bool,
     /// Time of its last offload request after its last migration.
-    asked_at: Instant,
+    requested_at: Instant,
     /// State at a migration request made one turn before the reset.
-    hurries: Option<&'static str>,
+    state_at_request: Option<&'static str>,
 }
 
 impl End {
@@ -104,8 +104,8 @@ impl End {
             abort_at: None,
             has_aborted: false,
             has_failed: false,
-            asked_at: Instant::ZERO,
-            hurries: None,
+            requested_at: Instant::ZERO,
+            state_at_request: None,
         }
     }
 
@@ -130,7 +130,7 @@ impl End {
             if plan.walks(self.node) {
                 self.step(core, now, handle, plan, window_is_closed);
             }
-        } else if !status.closed && plan.incidents.hasty && self.may_move(plan) {
+        } else if !status.closed && plan.incidents.early_requests && self.may_move(plan) {
             self.moves += 1;
             self.request_moves(core, handle, "handshake");
         }
@@ -143,7 +143,7 @@ impl End {
         if other.may_end_early && other.is_over {
             // The connection was never accepted.
             self.is_over |= self.handle.is_none();
-            self.abort_at.get_or_insert(now + GIVE_UP);
+            self.abort_at.get_or_insert(now + ABORT_TIMEOUT);
         }
     }
 
@@ -167,20 +167,20 @@ impl End {
             !is_late || status.unacknowledged == 0,
             "node {} at {now:?}, {status:?}, {:?}",
             self.node,
-            core.engine.look(now, handle).map(|snapshot| (snapshot.info, snapshot.tcp.cached))
+            core.engine.snapshot(now, handle).map(|snapshot| (snapshot.info, snapshot.tcp.cached))
         );
         if !is_late && self.abort_in != Some(0) {
             self.abort_in = self.abort_in.map(|turns| turns - 1);
             // The consequences are in progress at the next turn.
             match status.state {
-                _ if self.abort_in != Some(0) || !plan.incidents.hasty => {}
+                _ if self.abort_in != Some(0) || !plan.incidents.early_requests => {}
                 OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
                 _ => core.clients.first_mut::<Walker>().streams.upload(handle),
             }
-            self.hurries = plan.incidents.hasty.then_some(name(status.state));
+            self.state_at_request = plan.incidents.early_requests.then_some(name(status.state));
             return;
         }
-        let situation = match self.hurries {
+        let situation = match self.state_at_request {
             _ if !status.connected => "handshake",
             Some("InHost") => "offload begun",
             Some("Offloaded") => "upload begun",
@@ -234,8 +234,9 @@ impl End {
             }
         }
         if self.sent == self.data.len() && !self.shut {
-            let rests = Duration::from_micros(self.rng.rand_range(0..SHUTDOWN_REST_MAX));
-            let at = *self.shuts_at.get_or_insert(now + rests);
+            let pause_probability =
+                Duration::from_micros(self.rng.rand_range(0..SHUTDOWN_PAUSE_MAX));
+            let at = *self.shuts_at.get_or_insert(now + pause_probability);
             if at > now {
                 core.clients.first_mut::<Walker>().wake_at(at);
                 return;
@@ -322,9 +323,9 @@ impl End {
         if self.moves == MOVES_MAX {
             // smoltcp would retransmit packets that are too large for ever.
             let is_narrow = plan.incidents.narrow[self.node].is_some_and(|path| path.span.has(now));
-            let is_stuck = is_narrow && self.asked_at < now;
+            let is_stuck = is_narrow && self.requested_at < now;
             if is_stuck && status.state == OffloadState::InHost {
-                self.asked_at = now;
+                self.requested_at = now;
                 core.clients.first_mut::<Walker>().streams.offload(handle);
             }
             return;
@@ -335,7 +336,7 @@ impl End {
         match status.state {
             OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
             OffloadState::Offloaded => {
-                if let Some(snapshot) = core.engine.look(now, handle) {
+                if let Some(snapshot) = core.engine.snapshot(now, handle) {
                     let state = SocketState::from(snapshot.info.phase).name();
                     core.clients
                         .first_mut::<Walker>()
@@ -344,7 +345,11 @@ impl End {
                 }
                 core.clients.first_mut::<Walker>().streams.upload(handle);
             }
-            OffloadState::Offloading | OffloadState::Uploading if !plan.incidents.hasty => return,
+            OffloadState::Offloading | OffloadState::Uploading
+                if !plan.incidents.early_requests =>
+            {
+                return;
+            }
             OffloadState::Offloading | OffloadState::Uploading => {}
             OffloadState::Kernel => unreachable!("state of kernel sockets only"),
         }
@@ -352,7 +357,7 @@ impl End {
         if window_is_closed() {
             core.clients.first_mut::<Walker>().seen.note(CoverageEvent::MoveAtZeroWindow);
         }
-        if plan.incidents.hasty {
+        if plan.incidents.early_requests {
             self.request_moves(core, handle, name(status.state));
         }
     }

@@ -206,7 +206,7 @@ pub(crate) fn announces(frame: &[u8], address: IpAddr) -> bool {
 }
 
 /// Query that announces the new Ethernet address of `from` to the node at `to`.
-pub(crate) fn question(from: (IpAddr, MacAddress), to: (IpAddr, MacAddress)) -> Vec<u8> {
+pub(crate) fn announcing_query(from: (IpAddr, MacAddress), to: (IpAddr, MacAddress)) -> Vec<u8> {
     let [source_mac, target_mac] = [from.1, to.1].map(|mac| EthernetAddress(mac.0));
     let framed = |ethertype, bytes, write: &dyn Fn(&mut [u8])| {
         let header = EthernetRepr { src_addr: source_mac, dst_addr: target_mac, ethertype };

@@ -51,7 +51,7 @@ pub(crate) struct Incidents {
     /// Number of each node's FINs that are lost before one arrives.
     pub(crate) fins_lost: [u64; 2],
     /// True if readers pause so long that their windows close and are probed.
-    pub(crate) long_rests: bool,
+    pub(crate) long_pauses: bool,
     /// True if writers pause so long that the neighbor's reachability is unconfirmed.
     pub(crate) pauses: bool,
     /// Narrow path in each node's send direction.
@@ -63,7 +63,7 @@ pub(crate) struct Incidents {
     /// Time of the change of each node's Ethernet address, and delay of its announcement.
     pub(crate) new_mac: [Option<(Instant, Duration)>; 2],
     /// True for migration requests during outstanding migrations, and before the handshake is complete.
-    pub(crate) hasty: bool,
+    pub(crate) early_requests: bool,
     /// Periods without any delivery.
     pub(crate) outages: Vec<Span>,
     /// True if the migrating nodes' targets have a small capacity.
@@ -89,7 +89,7 @@ impl Incidents {
         if some(rng) || some(rng) {
             these.fins_lost = [rng.rand_range(0..4), rng.rand_range(0..4)];
         }
-        these.long_rests = some(rng);
+        these.long_pauses = some(rng);
         these.pauses = some(rng);
         if some(rng) {
             // smoltcp does not support path MTU discovery.
@@ -107,7 +107,7 @@ impl Incidents {
             these.new_mac = [Some(change()), Some(change())];
             these.new_mac[usize::from(coin(rng))] = None;
         }
-        these.hasty = some(rng);
+        these.early_requests = some(rng);
         if some(rng) {
             // After longer ones a peer requests its last acknowledgment after the end of smoltcp's TIME-WAIT, 10 s.
             let mut outage = || {
@@ -117,11 +117,11 @@ impl Incidents {
             these.outages = vec![outage(), outage()];
         }
         these.small_capacity = some(rng) && these.narrow == [None; 2];
-        these.adapter = some(rng) || some(rng) && these.hasty;
+        these.adapter = some(rng) || some(rng) && these.early_requests;
         these.settings = some(rng);
         these.ending = ending(rng);
         // Some are reset during a migration.
-        these.hasty |= matches!(these.ending, Ending::Abort { .. }) && coin(rng);
+        these.early_requests |= matches!(these.ending, Ending::Abort { .. }) && coin(rng);
         if these.ending == Ending::LinkLost {
             let from = millis(rng, 400);
             these.outages.push(Span { from, to: from + LINK_LOST });

@@ -216,7 +216,7 @@ impl<L: Link> NetworkPort<L> {
             network.seen.note(CoverageEvent::NewMac);
             let from = (network.addresses[other], network.mac(other, now));
             let to = (network.addresses[self.node], Plan::mac(self.node));
-            self.inbound.push_back(frames::question(from, to));
+            self.inbound.push_back(frames::announcing_query(from, to));
         }
     }
 }

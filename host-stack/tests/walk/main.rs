@@ -78,7 +78,7 @@ impl Total {
         self.seeds += 1;
         self.clean_seeds += u64::from(summary.is_clean);
         self.seen.add(&summary.seen);
-        for tally in &summary.tallies {
+        for tally in &summary.counts_of_nodes {
             self.offloads += tally.offloads;
             self.uploads += tally.uploads;
             self.receives_posted += tally.receives_posted;

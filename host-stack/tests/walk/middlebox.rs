@@ -11,7 +11,7 @@ use offload_engine::{
 
 use crate::{
     frames::{self, Tcp},
-    plan::Stripped,
+    plan::StrippedOptions,
 };
 
 const OPTION_END: u8 = 0;
@@ -25,18 +25,18 @@ const TCP_CHECKSUM: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Middlebox<L> {
     link: L,
-    stripped: Stripped,
+    stripped: StrippedOptions,
 }
 
 impl<L: Link> Middlebox<L> {
-    pub(crate) const fn new(link: L, stripped: Stripped) -> Self {
+    pub(crate) const fn new(link: L, stripped: StrippedOptions) -> Self {
         Self { link, stripped }
     }
 
     /// Returns the frame without the options, if it is a SYN that has some of them.
     fn strip(&self, frame: &TxFrame<'_>) -> Option<Vec<u8>> {
         // A SYN has no payload.
-        if self.stripped == Stripped::default() || !frame.payload.is_empty() {
+        if self.stripped == StrippedOptions::default() || !frame.payload.is_empty() {
             return None;
         }
         let tcp = Tcp::of(frame.head).filter(|tcp| tcp.syn && !tcp.is_ack)?;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use host_stack::{
-    host::HostConfig, node::Cores, simulation::patient_engine, socket::OffloadPolicy,
+    host::HostConfig, node::Cores, simulation::engine_with_long_time_wait, socket::OffloadPolicy,
     stream::Streams,
 };
 use offload_engine::{
@@ -28,9 +28,9 @@ pub(crate) const PORT: u16 = 5000;
 const CONNECTIONS_MAX: u64 = 3;
 
 /// Maximum pause of a reader whose peer must probe its window, in microseconds.
-const LONG_REST_MICROS: u64 = 20_000_000;
+const LONG_PAUSE_MICROS: u64 = 20_000_000;
 /// Additional data to send in that case, in bytes.
-const LONG_REST_BYTES: usize = 400_000;
+const LONG_PAUSE_BYTES: usize = 400_000;
 
 /// Peer of the walker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub(crate) enum Peer {
 
 /// Options removed from the opener's SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Stripped {
+pub(crate) struct StrippedOptions {
     pub(crate) sack: bool,
     pub(crate) window_scale: bool,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     pub(crate) impairments: [Impairments; 2],
     pub(crate) link: MemoryLinkOptions,
-    pub(crate) stripped: Stripped,
+    pub(crate) stripped: StrippedOptions,
     pub(crate) push: [PushPolicy; 2],
     pub(crate) addresses: [IpAddr; 2],
     pub(crate) timestamps: [bool; 2],
@@ -126,7 +126,7 @@ impl Plan {
                 offloads: coin(rng),
                 ..MemoryLinkOptions::default()
             },
-            stripped: Stripped {
+            stripped: StrippedOptions {
                 sack: rng.rand_range(0..4) == 0,
                 window_scale: rng.rand_range(0..4) == 0,
             },
@@ -168,13 +168,14 @@ impl Plan {
 
     /// Adapts the other parameters to the incidents.
     fn make_room(&mut self) {
-        if self.incidents.long_rests {
+        if self.incidents.long_pauses {
             // More data than the host delivers to a client that does not read, and small buffers.
-            self.bytes[0] = self.bytes[0].map(|bytes| bytes + LONG_REST_BYTES);
+            self.bytes[0] = self.bytes[0].map(|bytes| bytes + LONG_PAUSE_BYTES);
             self.receive_buffer = [8 * 1024; 2];
             self.receive_window_max = [0; 2];
             for profile in &mut self.profile {
-                (profile.rests, profile.rest_max) = (profile.rests.max(1), LONG_REST_MICROS);
+                (profile.pause_probability, profile.pause_max) =
+                    (profile.pause_probability.max(1), LONG_PAUSE_MICROS);
             }
         }
         if self.incidents.narrow != [None; 2] {
@@ -228,7 +229,7 @@ impl Plan {
         rng: &mut Rand64,
     ) -> ScheduledThreads {
         let mac = Self::mac(index);
-        let mut engine = patient_engine(mac);
+        let mut engine = engine_with_long_time_wait(mac);
         engine.tcp.push = self.push[index];
         engine.capabilities = self.capabilities(index);
         // Writers pause, and paths are narrow, for longer than a half-closed connection is kept by default (CH §10.7).

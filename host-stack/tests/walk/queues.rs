@@ -11,8 +11,8 @@ use std::{
 use host_stack::node::Cores;
 use offload_engine::{
     link::{
-        Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, Tee, TxFrame, TxOutcome,
-        wrapper,
+        CaptureLink, Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, TxFrame,
+        TxOutcome, wrapper,
     },
     time::Instant,
 };
@@ -211,17 +211,17 @@ impl<L: Link> Link for Queue<L> {
         lock(&self.device).link.stats()
     }
 
-    fn wants_comments(&self) -> bool {
-        lock(&self.device).link.wants_comments()
+    fn uses_comments(&self) -> bool {
+        lock(&self.device).link.uses_comments()
     }
 }
 
 /// Capture that is flushed after each step, so that frames of several queues are in order.
 #[derive(Debug)]
-pub(crate) struct FlushedTee<L, W: io::Write>(pub(crate) Tee<L, W>);
+pub(crate) struct FlushedCaptureLink<L, W: io::Write>(pub(crate) CaptureLink<L, W>);
 
-impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for FlushedTee<L, W> {
-    wrapper::wraps!(Tee<L, W>, 0);
+impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for FlushedCaptureLink<L, W> {
+    wrapper::wraps!(CaptureLink<L, W>, 0);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let received = Link::receive(&mut self.0, now, batch);

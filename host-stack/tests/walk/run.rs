@@ -18,7 +18,7 @@ use host_stack::{
     socket::{HostError, ListenerId},
 };
 use offload_engine::{
-    link::{Impaired, Impairments, Link, MemoryLink, Tee, memory_link_pair},
+    link::{CaptureLink, Impaired, Impairments, Link, MemoryLink, memory_link_pair},
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
@@ -26,13 +26,13 @@ use oorandom::Rand64;
 use crate::{
     client::ClientCounts,
     client::Walker,
-    end::{End, GIVE_UP},
+    end::{ABORT_TIMEOUT, End},
     fault_injector::FaultInjector,
     incidents::{Coverage, CoverageEvent, Ending},
     lossy_network::{LossyNetwork, NetworkPort},
     middlebox::Middlebox,
     plan::{PORT, Plan},
-    queues::{self, FlushedTee, queues},
+    queues::{self, FlushedCaptureLink, queues},
     threads::ScheduledThreads,
 };
 
@@ -73,13 +73,13 @@ fn watched(
     let rules = Rules {
         mac: Plan::mac(index).0,
         mtu: plan.link.mtu,
-        super_segments: plan.link.offloads,
+        gso_packets: plan.link.offloads,
         window_max: plan.window_limit(index),
         lag: Duration::ZERO,
         in_order: plan.queues.wrong_pct[index] == 0,
         resets: plan.incidents.ending != Ending::Graceful,
         // Each connection begins in smoltcp.
-        like_smoltcp: true,
+        echoes_latest_timestamp: true,
     };
     let monitor = Arc::new(Mutex::new(Monitor::new(rules)));
     let file = std::env::var("FLUE_PCAP")
@@ -96,11 +96,11 @@ fn watched(
     let link = NetworkPort::new(link, network.clone(), index);
     let count = plan.queues.count[index];
     if count == 1 {
-        return (vec![Box::new(Tee::new(link, output(), "wire", 0).unwrap())], monitor);
+        return (vec![Box::new(CaptureLink::new(link, output(), "wire", 0).unwrap())], monitor);
     }
     let prompt = |queue| {
-        let tee = Tee::new(queue, output(), "wire", 0).unwrap();
-        Box::new(FlushedTee(tee)) as Box<dyn Link>
+        let tee = CaptureLink::new(queue, output(), "wire", 0).unwrap();
+        Box::new(FlushedCaptureLink(tee)) as Box<dyn Link>
     };
     let seed = 2 * seed + index as u64;
     let queues = queues(link, count, plan.queues.wrong_pct[index], seed, network.clone());
@@ -114,7 +114,7 @@ pub(crate) struct Summary {
     pub(crate) is_clean: bool,
     pub(crate) ended_at: Instant,
     /// Counts of each queue of each node.
-    pub(crate) tallies: Vec<ClientCounts>,
+    pub(crate) counts_of_nodes: Vec<ClientCounts>,
     pub(crate) counts: [Counts; 2],
     pub(crate) seen: Coverage,
 }
@@ -129,10 +129,10 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let (right, right_monitor) = watched(seed, &plan, &network, 1, right);
     let mut pair = Pair::new(plan.node(0, left, &mut rng), plan.node(1, right, &mut rng));
     let mut state = RunState::new(seed, plan, network, &mut rng);
-    let outcome = state.talk(&mut pair);
+    let outcome = state.run_to_close(&mut pair);
     let text = state.describe(&pair);
     let clients = || [&pair.a, &pair.b].into_iter().flat_map(|node| &node.shards);
-    let tallies = clients().map(|core| core.clients.first::<Walker>().tally).collect();
+    let counts_of_nodes = clients().map(|core| core.clients.first::<Walker>().tally).collect();
     let pending: Vec<_> = clients().map(|core| core.clients.first::<Walker>().posted()).collect();
     let ended_at = pair.now;
     let result = outcome.map(|()| state.check(&mut pair, &text));
@@ -163,7 +163,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
         );
     }
     let plan = format!("{plan:?}");
-    Summary { plan, is_clean, ended_at, tallies, counts, seen }
+    Summary { plan, is_clean, ended_at, counts_of_nodes, counts, seen }
 }
 
 /// Ends and fault injectors of a run.
@@ -188,7 +188,7 @@ impl RunState {
         if state.plan.incidents.ending == Ending::LinkLost {
             let lost_at = state.plan.incidents.outages.last().map(|outage| outage.from);
             for end in state.ends.iter_mut().flatten() {
-                end.abort_at = lost_at.map(|at| at + GIVE_UP);
+                end.abort_at = lost_at.map(|at| at + ABORT_TIMEOUT);
             }
         }
         state
@@ -196,7 +196,7 @@ impl RunState {
 
     /// Runs until both ends of all connections have sent, received and closed everything; then until no state of them
     /// is left.
-    fn talk(&mut self, pair: &mut Pair<ScheduledThreads>) -> Result<(), Stall> {
+    fn run_to_close(&mut self, pair: &mut Pair<ScheduledThreads>) -> Result<(), Stall> {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
         let backlog = 2 * self.plan.connections;
         let listeners: Vec<_> = (pair.b.shards.iter_mut())

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 
-use super::paths::{BATCH, Ends, SEGMENT_BYTES, SUPER_SEGMENT_BYTES};
+use super::paths::{BATCH, Ends, GSO_PACKET_BYTES, SEGMENT_BYTES};
 
 /// Runs one benchmark per size. `timed` processes the given number of segments and returns the time spent.
 pub(crate) fn sizes(criterion: &mut Criterion, name: &str, timed: fn(&mut Ends, u64) -> Duration) {
     let mut group = criterion.benchmark_group(name);
-    for bytes in [SEGMENT_BYTES, SUPER_SEGMENT_BYTES] {
+    for bytes in [SEGMENT_BYTES, GSO_PACKET_BYTES] {
         group.throughput(Throughput::Bytes(bytes as u64));
         let mut ends = Ends::new(bytes);
         group.bench_function(bytes.to_string(), |bencher| {

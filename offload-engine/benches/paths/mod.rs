@@ -17,7 +17,7 @@ use self::state::{Shape, state};
 /// Payload bytes of a segment: an MTU of 1500 minus the IPv4, TCP and timestamp headers.
 pub(crate) const SEGMENT_BYTES: usize = 1448;
 /// Payload bytes of a GSO packet: the number of whole segments that fit into 64 KiB.
-pub(crate) const SUPER_SEGMENT_BYTES: usize = 44 * SEGMENT_BYTES;
+pub(crate) const GSO_PACKET_BYTES: usize = 44 * SEGMENT_BYTES;
 
 /// Segments per batch, as an engine receives them from its link.
 pub(crate) const BATCH: u64 = 16;
@@ -62,7 +62,7 @@ impl Ends {
         self.now += Duration::from_micros(10);
         let list = NetBufferList::from_mdl(1, self.block.clone());
         self.sender.post_send(self.now, NblChain::from([list]));
-        let limits = TxLimits { super_segment_max: SUPER_SEGMENT_BYTES };
+        let limits = TxLimits { gso_payload_max: GSO_PACKET_BYTES };
         let transmit = self.sender.poll_transmit(self.now, limits).expect("the windows are open");
         let gathered: usize = self.sender.payload(&transmit).map(|piece| piece.len()).sum();
         assert_eq!(gathered, self.block.len());
@@ -75,7 +75,7 @@ impl Ends {
         let received = self.receiver.handle_segment(self.now, &segment);
         let data = &segment.payload[received.in_order];
         self.receiver.deliver(self.now, data, received.push, &mut self.reader);
-        self.receiver.poll_transmit(self.now, TxLimits { super_segment_max: 0 })
+        self.receiver.poll_transmit(self.now, TxLimits { gso_payload_max: 0 })
     }
 
     /// Processes an acknowledgment and the lists that it completes.

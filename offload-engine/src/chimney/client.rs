@@ -25,7 +25,7 @@ pub struct ClientTag(pub u64);
 
 impl ClientTag {
     /// Tag of no client.
-    pub const NOBODY: Self = Self(0);
+    pub const NONE: Self = Self(0);
 }
 
 /// TCP events of an offloaded connection (TCP_OFFLOAD_EVENT_TYPE).
@@ -52,7 +52,7 @@ pub struct ConnectionIo<'a> {
     /// Time of this upcall.
     pub now: Instant,
     pub(crate) connection: &'a mut Connection,
-    pub(crate) super_segment_max: usize,
+    pub(crate) gso_payload_max: usize,
     /// True if the link may have borrowed sent data that it has not yet transmitted.
     pub(crate) is_lent: bool,
     /// Buffer of an indication, if parts of it may be kept.
@@ -72,8 +72,8 @@ impl ConnectionIo<'_> {
     }
 
     /// Recycles the storage of a completed chain that was emptied, so that the next chain needs no allocation.
-    pub fn keep_chain(&mut self, chain: NblChain) {
-        self.connection.keep_chain(chain);
+    pub fn recycle_chain(&mut self, chain: NblChain) {
+        self.connection.recycle_chain(chain);
     }
 
     /// Requests a disconnect. `nbl` may carry data to be sent before the FIN.
@@ -141,8 +141,8 @@ impl ConnectionIo<'_> {
     }
 
     /// Payload bytes of the largest GSO packet of the link. Equals the EMSS without segmentation offload.
-    pub fn super_segment_max(&self) -> usize {
-        self.super_segment_max
+    pub fn gso_payload_max(&self) -> usize {
+        self.gso_payload_max
     }
 
     /// Returns the connection's state as a query reports it (CH §5.2).

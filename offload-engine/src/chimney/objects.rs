@@ -42,9 +42,9 @@ pub(crate) const fn objects<T>(layer: Layer) -> Table<TargetContext, T> {
 
 /// Distinct values in use, each with its use count.
 #[derive(Debug)]
-struct InUse<K>(HashMap<K, u32>);
+struct UseCounts<K>(HashMap<K, u32>);
 
-impl<K: Eq + Hash> InUse<K> {
+impl<K: Eq + Hash> UseCounts<K> {
     fn new() -> Self {
         Self(HashMap::new())
     }
@@ -121,9 +121,9 @@ pub struct Objects {
     interface_vlans: Vec<u16>,
     nce_stale: TickCount,
     capabilities: OffloadCapabilities,
-    hw_addresses: InUse<MacAddress>,
-    vlans: InUse<u16>,
-    ip_addresses: InUse<IpAddr>,
+    hw_addresses: UseCounts<MacAddress>,
+    vlans: UseCounts<u16>,
+    ip_addresses: UseCounts<IpAddr>,
 }
 
 impl Objects {
@@ -140,9 +140,9 @@ impl Objects {
             interface_vlans: Vec::new(),
             nce_stale: TickCount::try_from(nce_stale.as_millis()).unwrap_or(TickCount::MAX),
             capabilities,
-            hw_addresses: InUse::new(),
-            vlans: InUse::new(),
-            ip_addresses: InUse::new(),
+            hw_addresses: UseCounts::new(),
+            vlans: UseCounts::new(),
+            ip_addresses: UseCounts::new(),
         }
     }
 

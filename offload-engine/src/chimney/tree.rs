@@ -169,16 +169,16 @@ pub enum ObjectNode<P> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Query<C, A, D> {
     /// Const class.
-    pub constant: Asked<C>,
+    pub constant: ClassQuery<C>,
     /// Cached class.
-    pub cached: Asked<A>,
+    pub cached: ClassQuery<A>,
     /// Delegated class.
-    pub delegated: Asked<D>,
+    pub delegated: ClassQuery<D>,
 }
 
 /// One class in a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked<T> {
+pub enum ClassQuery<T> {
     /// Not queried.
     No,
     /// Queried.
@@ -190,12 +190,12 @@ pub enum Asked<T> {
 impl<C, A, D> Query<C, A, D> {
     /// Queries all three classes (OFFLOAD_STATE_TYPE NeighborOffloadState, Ip4OffloadState, TcpOffloadState).
     pub const fn all() -> Self {
-        Self { constant: Asked::Yes, cached: Asked::Yes, delegated: Asked::Yes }
+        Self { constant: ClassQuery::Yes, cached: ClassQuery::Yes, delegated: ClassQuery::Yes }
     }
 
     /// Queries the delegated class alone.
     pub const fn delegated() -> Self {
-        Self { constant: Asked::No, cached: Asked::No, delegated: Asked::Yes }
+        Self { constant: ClassQuery::No, cached: ClassQuery::No, delegated: ClassQuery::Yes }
     }
 }
 

@@ -179,7 +179,7 @@ impl Engine {
     /// Adds a capture comment to the next frame of `flow`, which reports the upload of the connection. Beyond
     /// [`UPLOADED_FLOWS_MAX`] the oldest entry is removed.
     pub(super) fn mark_uploaded(&mut self, flow: FlowKey) {
-        if !self.link.wants_comments() {
+        if !self.link.uses_comments() {
             return;
         }
         if self.uploaded_flows.len() >= UPLOADED_FLOWS_MAX {

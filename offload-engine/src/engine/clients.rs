@@ -9,9 +9,9 @@
 //!
 //! A tag is the index of a table entry and its generation. So an entry can be reused, and a tag is not assigned twice
 //! until its entry has held 2^32 clients. A client may be removed at any time. The [`Engine`](super::Engine) then
-//! resets its offloaded connections ([`FromHost::Leave`](super::port::FromHost::Leave)) and those whose offload is
-//! pending. Upcalls with a stale tag are delivered to [`OrphanClient`], which drops all data. Other clients are not
-//! affected.
+//! resets its offloaded connections ([`FromHost::RemoveClient`](super::port::FromHost::RemoveClient)) and those whose
+//! offload is pending. Upcalls with a stale tag are delivered to [`OrphanClient`], which drops all data. Other clients
+//! are not affected.
 //!
 //! A client's own state is accessed by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
 //! comparison of types. The lock of the shard protects the table, so the access needs no other lock.
@@ -54,7 +54,7 @@ impl Name for ClientTag {
     }
 }
 
-/// [`ClientTag::NOBODY`] has generation 0.
+/// [`ClientTag::NONE`] has generation 0.
 const FIRST_GENERATION: u32 = 1;
 
 /// Clients of an engine.

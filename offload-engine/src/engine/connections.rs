@@ -104,7 +104,7 @@ pub(super) struct ParentObjects {
 struct GsoSizes {
     mss: usize,
     /// Largest GSO packet that the link segments.
-    super_segment: usize,
+    gso_payload: usize,
     /// Largest GSO packet that TCP builds.
     burst: usize,
 }
@@ -165,12 +165,12 @@ impl Offloaded {
     /// Returns the connection's access for an upcall.
     #[inline]
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
-        let super_segment_max = self.super_segment_max();
+        let gso_payload_max = self.gso_payload_max();
         ConnectionIo {
             handle: self.handle,
             now,
             connection: &mut self.tcp,
-            super_segment_max,
+            gso_payload_max,
             is_lent: self.loans.may_be_lent(),
             buffer: None,
         }
@@ -200,7 +200,7 @@ impl Offloaded {
 
     /// Returns the next segment, and true if it moves the connection from an established state to CLOSED (CH §11).
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let limits = TxLimits { super_segment_max: self.gso_sizes().burst };
+        let limits = TxLimits { gso_payload_max: self.gso_sizes().burst };
         let established = self.tcp.phase().is_established();
         let transmit = self.tcp.poll_transmit(now, limits)?;
         Some((transmit, established && self.tcp.is_closed()))
@@ -208,8 +208,8 @@ impl Offloaded {
 
     /// Payload bytes of the largest GSO packet, in whole segments of the present size. One segment if the link does not
     /// segment.
-    pub(super) fn super_segment_max(&mut self) -> usize {
-        self.gso_sizes().super_segment
+    pub(super) fn gso_payload_max(&mut self) -> usize {
+        self.gso_sizes().gso_payload
     }
 
     /// Returns the cached sizes, recomputed if the segment size changed with the path MTU.
@@ -218,8 +218,8 @@ impl Offloaded {
         let mss = self.tcp.effective_mss();
         if self.gso_sizes.mss != mss {
             let most = |bytes: usize| (bytes / mss * mss).max(mss);
-            let (super_segment, burst) = (most(self.segmentable_max), most(self.burst_max));
-            self.gso_sizes = GsoSizes { mss, super_segment, burst };
+            let (gso_payload, burst) = (most(self.segmentable_max), most(self.burst_max));
+            self.gso_sizes = GsoSizes { mss, gso_payload, burst };
         }
         self.gso_sizes
     }
@@ -237,7 +237,7 @@ pub struct Connections {
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
     offloaded_bytes: OffloadedBytes,
     mac: MacAddress,
-    super_segment_max: usize,
+    gso_payload_max: usize,
     capabilities: LinkCapabilities,
     /// See [`EngineConfig::waits_for_forwards`].
     waits_for_forwards: bool,
@@ -255,7 +255,7 @@ impl Connections {
             timers: BinaryHeap::new(),
             offloaded_bytes: OffloadedBytes::default(),
             mac: config.mac,
-            super_segment_max: config.super_segment_max,
+            gso_payload_max: config.gso_payload_max,
             capabilities,
             waits_for_forwards: config.waits_for_forwards,
             tcp: config.tcp,
@@ -276,7 +276,7 @@ impl Connections {
     }
 
     /// Schedules a call of `OffloadClient::send_room` for `handle`, because the client has data to produce.
-    pub fn kick(&mut self, handle: OffloadHandle) {
+    pub fn schedule_send_room(&mut self, handle: OffloadHandle) {
         if let Some(&slot) = self.by_handle.get(&handle) {
             self.mark_ready(slot);
         }
@@ -482,7 +482,7 @@ impl Connections {
             hand_over: Some("initiate complete"),
             segmentable_max,
             burst_max: if segmentable_max == 0 {
-                BURST_BYTES_MAX.min(self.super_segment_max)
+                BURST_BYTES_MAX.min(self.gso_payload_max)
             } else {
                 segmentable_max
             },
@@ -531,7 +531,7 @@ impl Connections {
             IpAddr::V4(_) => self.capabilities.tso4_max,
             IpAddr::V6(_) => self.capabilities.tso6_max,
         };
-        frame_max.saturating_sub(HEADER_BYTES_MAX).min(self.super_segment_max)
+        frame_max.saturating_sub(HEADER_BYTES_MAX).min(self.gso_payload_max)
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {

@@ -71,22 +71,22 @@ impl Directory {
 
 /// Endpoint of an engine for the other engines.
 #[derive(Clone, Debug)]
-struct Sibling {
+struct QueueEndpoint {
     inbox: Sender<PassedFrame>,
     doorbell: Arc<Doorbell>,
 }
 
 /// State shared with the other engines of the device.
 #[derive(Debug)]
-pub(super) struct Siblings {
+pub(super) struct CrossQueue {
     own: usize,
     /// All engines, including this one.
-    all: Arc<[Sibling]>,
+    all: Arc<[QueueEndpoint]>,
     inbox: Receiver<PassedFrame>,
     directory: Arc<Directory>,
 }
 
-impl Siblings {
+impl CrossQueue {
     pub(super) fn has_input(&self) -> bool {
         !self.inbox.is_empty()
     }
@@ -111,46 +111,45 @@ impl Engine {
         let directory = Arc::new(Directory::new());
         let inboxes = group.iter().map(|_| crossbeam_channel::bounded(PASSED_FRAMES_MAX));
         let (senders, receivers): (Vec<_>, Vec<_>) = inboxes.unzip();
-        let sibling = |(inbox, (engine, _)): (Sender<PassedFrame>, &(Self, HostPort))| Sibling {
-            inbox,
-            doorbell: engine.doorbell.clone(),
+        let sibling = |(inbox, (engine, _)): (Sender<PassedFrame>, &(Self, HostPort))| {
+            QueueEndpoint { inbox, doorbell: engine.doorbell.clone() }
         };
         let all = senders.into_iter().zip(&group).map(sibling).collect::<Arc<[_]>>();
         for (own, ((engine, port), inbox)) in group.iter_mut().zip(receivers).enumerate() {
             engine.host_doorbell = host_doorbell.clone();
             port.host_doorbell = host_doorbell.clone();
             let (all, directory) = (all.clone(), directory.clone());
-            engine.siblings = Some(Box::new(Siblings { own, all, inbox, directory }));
+            engine.cross_queue = Some(Box::new(CrossQueue { own, all, inbox, directory }));
         }
         Ok(group)
     }
 
     /// Registers a flow in the directory: other engines pass its frames to this engine.
     pub(super) fn publish(&self, flow: &FlowKey) {
-        if let Some(siblings) = &self.siblings {
-            siblings.directory.stripe(flow).lock().insert(*flow, siblings.own);
+        if let Some(cross_queue) = &self.cross_queue {
+            cross_queue.directory.stripe(flow).lock().insert(*flow, cross_queue.own);
         }
     }
 
     /// Removes a flow from the directory.
     pub(super) fn withdraw(&self, flow: &FlowKey) {
-        if let Some(siblings) = &self.siblings {
-            siblings.directory.stripe(flow).lock().remove(flow);
+        if let Some(cross_queue) = &self.cross_queue {
+            cross_queue.directory.stripe(flow).lock().remove(flow);
         }
     }
 
     /// Passes a frame without a connection in this engine to the engine that has the connection. Returns false if there
     /// is none; the frame then remains the caller's.
     pub(super) fn pass_to_owner(&mut self, frame: &RxFrame<'_>) -> bool {
-        let Some(siblings) = &self.siblings else { return false };
+        let Some(cross_queue) = &self.cross_queue else { return false };
         let flow = classify(frame.data)
             .map(|tcp| tcp.flow)
             .or_else(|| classify_icmp(frame.data).map(|icmp| icmp.flow))
             .or_else(|| classify_fragment(frame.data));
         let Some(flow) = flow else { return false };
-        let owner = siblings.directory.stripe(&flow).lock().get(&flow).copied();
-        let Some(owner) = owner.filter(|owner| *owner != siblings.own) else { return false };
-        let Sibling { inbox, doorbell } = &siblings.all[owner];
+        let owner = cross_queue.directory.stripe(&flow).lock().get(&flow).copied();
+        let Some(owner) = owner.filter(|owner| *owner != cross_queue.own) else { return false };
+        let QueueEndpoint { inbox, doorbell } = &cross_queue.all[owner];
         let passed = PassedFrame {
             data: frame.data.into(),
             checksum: frame.checksum,
@@ -179,8 +178,8 @@ impl Engine {
         let to_host_before = self.stats.rx_to_host;
         let mut taken = 0;
         while taken < PASSED_FRAMES_PER_ITERATION {
-            let Some(siblings) = &self.siblings else { return false };
-            let Ok(PassedFrame { data, checksum, gso_size }) = siblings.inbox.try_recv() else {
+            let Some(cross_queue) = &self.cross_queue else { return false };
+            let Ok(PassedFrame { data, checksum, gso_size }) = cross_queue.inbox.try_recv() else {
                 break;
             };
             taken += 1;

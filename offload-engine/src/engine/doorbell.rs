@@ -84,7 +84,7 @@ mod event {
     };
 
     use super::Sleep;
-    use crate::descriptor::{Guarded, moved_up};
+    use crate::descriptor::{Guarded, move_to_high_number};
 
     #[derive(Debug)]
     pub(super) struct EventFd(Guarded<OwnedFd>);
@@ -92,7 +92,7 @@ mod event {
     impl EventFd {
         pub(super) fn new() -> io::Result<Self> {
             let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Self(moved_up(counter).into()))
+            Ok(Self(move_to_high_number(counter).into()))
         }
 
         pub(super) fn signal(&self) {

@@ -30,7 +30,7 @@ type PathNode = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>
 type TcpNode = TcpBlock<InitiateNode<Box<TcpObject>>>;
 
 /// Trees delayed until the end of a pause (CH §5.7). Further ones complete with RESOURCES.
-pub const HELD_TREES_MAX: usize = 1024;
+pub const DELAYED_TREES_MAX: usize = 1024;
 
 /// Parent of a node.
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ impl Engine {
     ) {
         if !self.paused {
             self.initiate(now, tree, clients);
-        } else if self.delayed_trees.len() < HELD_TREES_MAX {
+        } else if self.delayed_trees.len() < DELAYED_TREES_MAX {
             self.delayed_trees.push_back((now, tree));
         } else {
             refuse(&mut tree);

@@ -42,7 +42,7 @@
 //! * [`STALLED_FRAMES_MAX`] frames queued while the link is full
 //! * [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes kept per stopped connection
 //! * [`EARLY_FRAMES_MAX`] frames and [`EARLY_BYTES_MAX`] bytes kept per newly offloaded connection
-//! * [`HELD_TREES_MAX`] trees delayed by a pause
+//! * [`DELAYED_TREES_MAX`] trees delayed by a pause
 
 mod adapter;
 mod clients;
@@ -70,7 +70,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use self::{
     adapter::Statistics,
-    cross_queue::Siblings,
+    cross_queue::CrossQueue,
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
     trace::Trace,
@@ -82,7 +82,7 @@ pub use self::{
         HELD_FRAMES_MAX,
     },
     cross_queue::PASSED_FRAMES_MAX,
-    initiate::HELD_TREES_MAX,
+    initiate::DELAYED_TREES_MAX,
     snapshot::ConnectionSnapshot,
 };
 use crate::{
@@ -176,7 +176,7 @@ pub struct EngineConfig {
     /// a flight of half a megabyte before the peer has sent the second.
     pub rx_batch_bytes_max: usize,
     /// Payload bytes of a GSO packet, limited by the link.
-    pub super_segment_max: usize,
+    pub gso_payload_max: usize,
     /// True if frames of a newly offloaded connection are kept until the host has forwarded the earlier ones
     /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`]. Otherwise segments are reordered within the node, and the
     /// peer retransmits. For hosts that send that message, as flue's host stack does.
@@ -195,7 +195,7 @@ impl EngineConfig {
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 64,
             rx_batch_bytes_max: 256 * 1024,
-            super_segment_max: 64 * 1024,
+            gso_payload_max: 64 * 1024,
             waits_for_forwards: false,
             tcp: tcp::Config { time_wait_uploads: true, ..tcp::Config::default() },
         }
@@ -282,10 +282,10 @@ pub struct Engine {
     doorbell: Arc<Doorbell>,
     host_doorbell: Arc<Doorbell>,
     /// Other engines of the device. `None` for a single engine.
-    siblings: Option<Box<Siblings>>,
+    cross_queue: Option<Box<CrossQueue>>,
     batch: RxBatch,
     /// True if the last iteration ended after the first frame of a batch, and the rest is pending.
-    is_ahead: bool,
+    has_batch_left: bool,
     stalled: VecDeque<Stalled>,
     /// Limit of `stalled`. 0 while a terminate is delayed, so that no connection sends.
     stalled_max: usize,
@@ -331,9 +331,9 @@ impl Engine {
             from_host,
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
-            siblings: None,
+            cross_queue: None,
             batch: RxBatch::new(RX_BUFFERS),
-            is_ahead: false,
+            has_batch_left: false,
             stalled: VecDeque::new(),
             stalled_max: STALLED_FRAMES_MAX,
             unflushed: false,
@@ -416,7 +416,7 @@ impl Engine {
     /// True if a message of the host stack is queued, or other work is pending. Checked before sleeping.
     pub fn has_input(&self) -> bool {
         let held = !self.paused && !self.delayed_trees.is_empty();
-        let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
+        let passed = self.cross_queue.as_ref().is_some_and(|cross_queue| cross_queue.has_input());
         let ready = self.connections.has_ready() && !self.is_stalled();
         let messages = self.delayed_terminate.is_none() && !self.from_host.is_empty();
         held || passed || messages || ready || self.has_ended_loans()
@@ -457,7 +457,7 @@ impl Engine {
     }
 
     /// True if a frame is queued until the link becomes writable.
-    pub fn wants_writable(&self) -> bool {
+    pub fn awaits_writable(&self) -> bool {
         !self.stalled.is_empty()
     }
 }

@@ -49,7 +49,7 @@ pub enum FromHost {
     /// ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
     Forwarded(TargetContext),
     /// A client was removed from the node. None of its connections is initiated after this.
-    Leave(ClientTag),
+    RemoveClient(ClientTag),
 }
 
 /// Messages from the engine to the host stack: calls of the target to the host, and frames.

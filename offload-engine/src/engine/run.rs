@@ -32,8 +32,8 @@ impl Engine {
     /// The device of the link was removed.
     pub fn poll(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         // The next batch starts with the next poll.
-        self.is_ahead = true;
-        self.poll_first(now, clients)
+        self.has_batch_left = true;
+        self.poll_first_frame(now, clients)
     }
 
     /// Variant of [`Engine::poll`] for a caller that polls again soon. The iteration ends after the first frame of a
@@ -42,12 +42,16 @@ impl Engine {
     ///
     /// # Errors
     /// The device of the link was removed.
-    pub fn poll_first(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
+    pub fn poll_first_frame(
+        &mut self,
+        now: Instant,
+        clients: &mut Clients,
+    ) -> std::io::Result<bool> {
         let mut busy = self.resend_stalled(now);
         busy |= self.process_delayed_trees(now, clients);
         busy |= self.take_from_host(now, clients);
         busy |= self.take_from_link(now, clients)?;
-        if self.is_ahead {
+        if self.has_batch_left {
             self.flush_link(now);
             return Ok(true);
         }
@@ -62,8 +66,8 @@ impl Engine {
     }
 
     /// True if the last iteration ended after the first frame of its batch.
-    pub const fn is_ahead(&self) -> bool {
-        self.is_ahead
+    pub const fn has_batch_left(&self) -> bool {
+        self.has_batch_left
     }
 
     /// Time at which [`Engine::poll`] must be called again without another event.
@@ -130,7 +134,7 @@ impl Engine {
                 }
                 FromHost::Forward(segment) => self.forward(now, segment, clients),
                 FromHost::Forwarded(connection) => self.process_early(now, connection, clients),
-                FromHost::Leave(client) => self.leave(now, client, clients),
+                FromHost::RemoveClient(client) => self.remove_client(now, client, clients),
             }
         }
         true
@@ -146,7 +150,7 @@ impl Engine {
     /// than `rx_batch_bytes_max` bytes. Each frame is processed right after it was read, while it is cached, and the
     /// next frame reuses its buffer. So the batch never occupies more of the cache than [`RX_BUFFERS`].
     fn take_from_link(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
-        let may_end_early = !core::mem::take(&mut self.is_ahead);
+        let may_end_early = !core::mem::take(&mut self.has_batch_left);
         let mut buffers = core::mem::take(&mut self.batch);
         let to_host_before = self.stats.rx_to_host;
         let (mut frames, mut bytes) = (0, 0);
@@ -160,9 +164,9 @@ impl Engine {
             }
             frames += buffers.len();
             let is_full = buffers.is_full();
-            buffers.give_back();
-            self.is_ahead = may_end_early && frames == 1 && self.awaits_answer(bytes);
-            if self.is_ahead {
+            buffers.return_lent();
+            self.has_batch_left = may_end_early && frames == 1 && self.awaits_answer(bytes);
+            if self.has_batch_left {
                 break Ok(true);
             }
             let is_over = frames >= self.config.rx_batch_frames_max

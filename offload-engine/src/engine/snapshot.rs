@@ -27,7 +27,7 @@ pub struct ConnectionSnapshot {
 
 impl Engine {
     /// Returns a snapshot of the connection `handle` if it is offloaded.
-    pub fn look(&self, now: Instant, handle: OffloadHandle) -> Option<ConnectionSnapshot> {
+    pub fn snapshot(&self, now: Instant, handle: OffloadHandle) -> Option<ConnectionSnapshot> {
         let offloaded = self.connections.peek(handle)?;
         let tcp = offloaded.tcp.tcp_state(now);
         let (neighbor, path) = self.objects.joined(now, offloaded.path).unzip();

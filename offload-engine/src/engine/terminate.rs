@@ -181,7 +181,7 @@ impl Engine {
 
     /// Removes a client and resets its connections. Those that the host has now, or gets back later, are reset by the
     /// host.
-    pub(super) fn leave(&mut self, now: Instant, tag: ClientTag, clients: &mut Clients) {
+    pub(super) fn remove_client(&mut self, now: Instant, tag: ClientTag, clients: &mut Clients) {
         clients.remove(tag);
         let of_tag = self.connections.occupied().filter(|(_, offloaded)| offloaded.client == tag);
         for slot in of_tag.map(|(slot, _)| slot).collect::<Vec<_>>() {

@@ -96,7 +96,7 @@ impl Link for TestLink {
         TxOutcome::Sent
     }
 
-    fn wants_comments(&self) -> bool {
+    fn uses_comments(&self) -> bool {
         true
     }
 
@@ -420,8 +420,8 @@ fn batch_is_acknowledged_once() {
     assert_eq!(tcp_of(&sent[0]).1, 5000 + 4 * 1460);
 }
 
-// `poll_first` indicates a small frame that requires a response before it reads the next frame. The response carries
-// the acknowledgment, and is sent before the client's earlier send completes. Then the batch continues.
+// `poll_first_frame` indicates a small frame that requires a response before it reads the next frame. The response
+// carries the acknowledgment, and is sent before the client's earlier send completes. Then the batch continues.
 #[test]
 fn response_precedes_rest_of_batch() {
     let mut bench = Bench::new(10);
@@ -437,8 +437,8 @@ fn response_precedes_rest_of_batch() {
     assert_eq!(bench.sent().len(), 1);
     bench.arrives(from_peer(80, 5000, 1005, b"first"));
     bench.arrives(from_peer(80, 5005, 1005, b"then"));
-    assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
-    assert!(bench.engine.is_ahead() && bench.engine.has_input());
+    assert!(bench.engine.poll_first_frame(bench.now, &mut bench.clients).unwrap());
+    assert!(bench.engine.has_batch_left() && bench.engine.has_input());
     assert_eq!(bench.client().received, b"first");
     assert!(bench.sent().is_empty() && bench.client().completed.is_empty());
 
@@ -449,10 +449,10 @@ fn response_precedes_rest_of_batch() {
     assert_eq!(bench.client().completed.len(), 1);
     assert_eq!(bench.client().sent_before_completion, [10], "after the response");
 
-    assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
-    assert!(!bench.engine.is_ahead() && !bench.engine.has_input());
+    assert!(bench.engine.poll_first_frame(bench.now, &mut bench.clients).unwrap());
+    assert!(!bench.engine.has_batch_left() && !bench.engine.has_input());
     assert_eq!(bench.client().received, b"firstthen");
-    assert!(!bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
+    assert!(!bench.engine.poll_first_frame(bench.now, &mut bench.clients).unwrap());
 }
 
 // An interrupted batch results in as many acknowledgments as any other: at most one, and none before its end.
@@ -474,9 +474,9 @@ fn interrupted_batch_is_acknowledged_once() {
             bench.sent().iter().map(|frame| tcp_of(frame).1).collect::<Vec<_>>()
         };
         let mut bench = four_frames();
-        bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
+        bench.engine.poll_first_frame(bench.now, &mut bench.clients).unwrap();
         assert_eq!(bench.client().received.len(), first * bytes as usize, "large frames");
-        bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
+        bench.engine.poll_first_frame(bench.now, &mut bench.clients).unwrap();
         assert_eq!(bench.client().received.len(), 4 * bytes as usize);
         let interrupted = acks(&mut bench);
 
@@ -538,7 +538,7 @@ fn refused_data_is_buffered_in_order() {
     // The client accepts data when it is offered send room. No other event triggers the delivery.
     bench.client().takes = usize::MAX;
     bench.client().resumes = true;
-    bench.engine.connections().kick(OffloadHandle(1));
+    bench.engine.connections().schedule_send_room(OffloadHandle(1));
     bench.engine.flush(bench.now, &mut bench.clients);
     assert_eq!(bench.client().received, b"abcdefgh");
 }
@@ -777,7 +777,7 @@ fn trace_has_one_row_per_change() {
     connections.get(now, OffloadHandle(7)).unwrap().send([list].into());
     bench.poll();
     bench.poll();
-    bench.engine.connections().kick(OffloadHandle(7));
+    bench.engine.connections().schedule_send_room(OffloadHandle(7));
     bench.poll();
     bench.now += Duration::from_millis(20);
     for acked in [1460, 2920, 3000] {

@@ -49,7 +49,7 @@ impl Engine {
         transmit: &Transmit,
         reset: bool,
     ) {
-        let wants_comments = self.link.wants_comments();
+        let uses_comments = self.link.uses_comments();
         let Self {
             connections,
             link,
@@ -67,7 +67,7 @@ impl Engine {
             statistics.reset_established();
         }
         let is_invalid = offloaded.tcp.is_invalid();
-        let frame_payload_max = offloaded.super_segment_max();
+        let frame_payload_max = offloaded.gso_payload_max();
         let Offloaded { tcp, headers, hand_over, sent_since_data, loans, .. } = offloaded;
         *sent_since_data |= !is_invalid;
         let mut payload = Payload::new(tcp.payload(transmit));
@@ -98,7 +98,7 @@ impl Engine {
             }
             let mut places = FramePieces::new();
             let payload = payload.cut(segment.payload_len, &mut places);
-            let comment = wants_comments.then(|| comment_of(hand_over.take(), &segment)).flatten();
+            let comment = uses_comments.then(|| comment_of(hand_over.take(), &segment)).flatten();
             let offload = if capabilities.tx_checksum {
                 offload_of(headers, &segment, header_len)
             } else {

@@ -39,7 +39,7 @@ pub(super) fn deliver_backlog(
 struct Upcalls<'c> {
     handle: OffloadHandle,
     now: Instant,
-    super_segment_max: usize,
+    gso_payload_max: usize,
     is_lent: bool,
     /// Buffer of a lent frame.
     buffer: Option<&'c Bytes>,
@@ -48,17 +48,17 @@ struct Upcalls<'c> {
 
 impl<'c> Upcalls<'c> {
     fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut dyn NodeClient) -> Self {
-        let super_segment_max = offloaded.super_segment_max();
+        let gso_payload_max = offloaded.gso_payload_max();
         let (handle, is_lent) = (offloaded.handle, offloaded.loans.may_be_lent());
-        Self { handle, now, super_segment_max, is_lent, buffer: None, client }
+        Self { handle, now, gso_payload_max, is_lent, buffer: None, client }
     }
 
     fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a>
     where
         'c: 'a,
     {
-        let &Self { handle, now, super_segment_max, is_lent, buffer, client: _ } = self;
-        ConnectionIo { handle, now, connection, super_segment_max, is_lent, buffer }
+        let &Self { handle, now, gso_payload_max, is_lent, buffer, client: _ } = self;
+        ConnectionIo { handle, now, connection, gso_payload_max, is_lent, buffer }
     }
 }
 

@@ -9,7 +9,7 @@ use std::vec::Vec;
 use super::{Clients, Engine, port::ToHost, terminate::outcome};
 use crate::{
     chimney::tree::{
-        Asked, InvalidateTree, ObjectNode, PathDelegated, Query, QueryTree, TargetContext,
+        ClassQuery, InvalidateTree, ObjectNode, PathDelegated, Query, QueryTree, TargetContext,
         TcpQueried, UpdateNode, UpdateTree,
     },
     state::{NeighborState, PathCached, PathState, TcpCached, TcpConst, TcpState, TcpUpdate},
@@ -29,9 +29,9 @@ enum RelinkTarget {
 }
 
 fn fill_query<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated: D) {
-    fn fill<T>(asked: &mut Asked<T>, value: T) {
-        if !matches!(asked, Asked::No) {
-            *asked = Asked::Answer(value);
+    fn fill<T>(asked: &mut ClassQuery<T>, value: T) {
+        if !matches!(asked, ClassQuery::No) {
+            *asked = ClassQuery::Answer(value);
         }
     }
     fill(&mut query.constant, constant);

@@ -193,7 +193,7 @@ impl Queueing {
 }
 
 /// Error of reclaiming on a link without GSO packets.
-pub(super) fn no_super_segments() -> io::Error {
+pub(super) fn no_gso_packets() -> io::Error {
     io::Error::other("GSO packets not supported: enable the virtio-net header with segmentation")
 }
 

@@ -134,7 +134,7 @@ impl RxBatch {
     /// Returns the memory that a link has lent ([`RxBatch::push_lent`]), except for kept parts. If there is any, all
     /// frames are removed.
     #[inline]
-    pub fn give_back(&mut self) {
+    pub fn return_lent(&mut self) {
         if self.has_link_frame {
             self.buffers[..self.filled].iter_mut().for_each(|buffer| buffer.link_frame = None);
             (self.has_link_frame, self.has_lent) = (false, self.has_lent && self.has_large);
@@ -370,15 +370,15 @@ mod tests {
         batch.frames_mut().for_each(|(data, ..)| data.fill(7));
         assert!(batch.frames().all(|frame| frame.data.iter().all(|byte| *byte == 7)));
         assert!(small.is_unique() && small[..] == [1; 60], "it is returned unchanged");
-        batch.give_back();
+        batch.return_lent();
         assert!(batch.is_empty());
 
         assert!(batch.push(&[3; 60], RxChecksum::Valid, 0));
-        batch.give_back();
+        batch.return_lent();
         assert_eq!(batch.len(), 1, "a frame in the batch's own buffer remains");
         assert!(batch.push_lent(small.clone(), RxChecksum::Valid, 0));
         assert!(!small.is_unique());
-        batch.give_back();
+        batch.return_lent();
         assert!(batch.is_empty() && small.is_unique());
     }
 }

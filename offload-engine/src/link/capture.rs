@@ -1,10 +1,11 @@
 //! Frame capture in pcapng format, with packet comments, nanosecond timestamps and directions.
 //!
-//! [`Tee`] wraps any link. GSO packets are recorded unsegmented, as tcpdump does on a device that segments. A checksum
-//! left to a device is completed in the recorded copy, so that a reader does not report a false error. A wrong
+//! [`CaptureLink`] wraps any link. GSO packets are recorded unsegmented, as tcpdump does on a device that segments. A
+//! checksum left to a device is completed in the recorded copy, so that a reader does not report a false error. A wrong
 //! pseudo-header sum is still visible.
 //!
-//! Recording never affects traffic: the first write error ends it, is logged once and is returned by [`Tee::error`].
+//! Recording never affects traffic: the first write error ends it, is logged once and is returned by
+//! [`CaptureLink::error`].
 #![forbid(unsafe_code)]
 
 use std::{
@@ -165,7 +166,7 @@ fn truncate(text: &str) -> &str {
 
 /// Link that records every frame it receives, and every frame accepted by the wrapped link.
 #[derive(Debug)]
-pub struct Tee<L, W: Write> {
+pub struct CaptureLink<L, W: Write> {
     link: L,
     recorder: Recorder<W>,
     scratch: Vec<u8>,
@@ -181,7 +182,7 @@ pub struct Recorder<W: Write> {
     frames: u64,
 }
 
-impl<L: Link, W: Write + Send> Tee<L, W> {
+impl<L: Link, W: Write + Send> CaptureLink<L, W> {
     /// Records the frames of `link`, named `interface` in the file. `unix_nanos_at_zero` is the wall clock at
     /// [`Instant::ZERO`], in nanoseconds since 1970, or 0 in a simulation.
     ///
@@ -217,7 +218,7 @@ fn copy_of(error: &io::Error) -> io::Error {
 }
 
 impl<W: Write> Recorder<W> {
-    /// Starts a file of one interface. `unix_nanos_at_zero` as in [`Tee::new`].
+    /// Starts a file of one interface. `unix_nanos_at_zero` as in [`CaptureLink::new`].
     ///
     /// # Errors
     /// Errors of the output.
@@ -260,7 +261,7 @@ impl<W: Write> Drop for Recorder<W> {
     }
 }
 
-impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
+impl<L: Link, W: Write + Send> wrapper::LinkWrapper for CaptureLink<L, W> {
     wrapper::wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
@@ -303,8 +304,8 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
         self.link.sync();
     }
 
-    fn wants_comments(&self) -> bool {
-        self.recorder.writer.is_some() || self.link.wants_comments()
+    fn uses_comments(&self) -> bool {
+        self.recorder.writer.is_some() || self.link.uses_comments()
     }
 }
 

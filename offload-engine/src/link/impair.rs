@@ -121,7 +121,7 @@ impl<L: Link> Impaired<L> {
                 break;
             }
         }
-        scratch.give_back();
+        scratch.return_lent();
         Ok(())
     }
 }
@@ -162,7 +162,7 @@ impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
             return TxOutcome::Full;
         }
         let Self { transmit, frame: whole, piece, .. } = self;
-        let comment = if self.link.wants_comments() { frame.comment } else { None };
+        let comment = if self.link.uses_comments() { frame.comment } else { None };
         whole.clear();
         frame.gather_into(whole);
         let TxOffload { checksum, segment } = frame.offload;

@@ -3,8 +3,8 @@
 //!
 //! [`open_tap`] opens a TAP ([`open_tap_queues`] opens several queues of one, each a link), with the virtio-net header
 //! ([`VnetTap`]) or without ([`PlainTap`]). [`memory_link_pair`] connects two nodes of one process. [`Impaired`] and
-//! [`Tee`] wrap any link, in any order. An inner [`Tee`] records the frames on the wire, an outer one those of the
-//! engine.
+//! [`CaptureLink`] wrap any link, in any order. An inner [`CaptureLink`] records the frames on the wire, an outer one
+//! those of the engine.
 //!
 //! `docs/libraries/links.md` has the contract of a link, with a skeleton. A link around another link is a
 //! [`wrapper::LinkWrapper`], which implements only what differs.
@@ -37,7 +37,7 @@ use std::{io, os::fd::BorrowedFd, task::Waker};
 pub use self::{
     attach::{MTU_MAX, MTU_MIN, NapiMode, TAP_QUEUES_MAX, TapError},
     batch::{RX_BUFFER_BYTES, RxBatch, RxFrame},
-    capture::{Direction, PcapngWriter, Recorder, Tee},
+    capture::{CaptureLink, Direction, PcapngWriter, Recorder},
     impair::{
         Impaired, ImpairmentError, Impairments, LaneStats, Lateness, QueueLimit,
         RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX, Wire, WireEnd,
@@ -211,7 +211,7 @@ pub trait Link: Send {
     fn stats(&self) -> LinkStats;
 
     /// True if [`TxFrame::comment`] is used.
-    fn wants_comments(&self) -> bool {
+    fn uses_comments(&self) -> bool {
         false
     }
 }
@@ -219,4 +219,4 @@ pub trait Link: Send {
 /// Compiles the skeleton of the document.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/libraries/links.md")]
-struct HowToWriteALink;
+struct LinkDocumentExamples;

@@ -5,7 +5,7 @@ use std::{boxed::Box, io, os::fd::OwnedFd, path::Path, string::String, vec::Vec}
 
 use super::{
     Link, PlainTap, ReclaimMode, VnetTap,
-    attach::{self, NODE, NapiMode, Queueing, TAP_QUEUES_MAX, TapError, no_super_segments},
+    attach::{self, NODE, NapiMode, Queueing, TAP_QUEUES_MAX, TapError, no_gso_packets},
     napi,
     vnet::{Grant, VnetError},
 };
@@ -225,7 +225,7 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
 fn plain(tap: PlainTap, reclaim: ReclaimMode) -> Result<OpenTap, TapError> {
     let name = tap.name().into();
     if reclaim == ReclaimMode::On {
-        return Err(TapError::NoReclaim { name, source: no_super_segments() });
+        return Err(TapError::NoReclaim { name, source: no_gso_packets() });
     }
     let link = Box::new(tap);
     Ok(OpenTap { link, name, vnet_header: false, reclaims: false, threaded_napi: false })

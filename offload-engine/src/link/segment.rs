@@ -39,7 +39,7 @@ impl<'a> Segments<'a> {
     }
 
     /// Leaves TCP checksums to a device: segments have the pseudo-header sum. Returns its offset.
-    pub(super) fn leave_checksums(&mut self) -> TxChecksum {
+    pub(super) fn offload_checksums(&mut self) -> TxChecksum {
         self.partial = true;
         // The offset fits: a frame has at most 64 KiB.
         TxChecksum { start: self.layout.tcp as u16, offset: TCP_CHECKSUM_OFFSET }

@@ -379,7 +379,7 @@ fn threaded_napi_is_off_by_default() {
 
 /// The kernel verifies the checksum of a complete frame without offload: a wrong one is not answered.
 #[test]
-fn vnet_tap_does_not_vouch_for_complete_frames() {
+fn vnet_tap_does_not_validate_complete_frames() {
     in_namespace(|| {
         let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
         bring_up(&name);

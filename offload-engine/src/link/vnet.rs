@@ -187,9 +187,9 @@ impl VnetTap {
         queueing: Queueing,
     ) -> Result<(), TapError> {
         let alone = queueing == Queueing::Single;
-        let super_segments = self.offloads & (TUN_F_TSO4 | TUN_F_TSO6) != 0;
+        let gso_packets = self.offloads & (TUN_F_TSO4 | TUN_F_TSO6) != 0;
         let wanted = match mode {
-            ReclaimMode::Auto => alone && super_segments && reclaim::is_useful(),
+            ReclaimMode::Auto => alone && gso_packets && reclaim::is_useful(),
             ReclaimMode::On => true,
             ReclaimMode::Off => false,
         };
@@ -198,8 +198,8 @@ impl VnetTap {
         }
         let opened = if !alone {
             Err(io::Error::other("frames of several queues cannot be distinguished: use one queue"))
-        } else if !super_segments {
-            Err(attach::no_super_segments())
+        } else if !gso_packets {
+            Err(attach::no_gso_packets())
         } else {
             Reclaim::open(&self.name)
         };

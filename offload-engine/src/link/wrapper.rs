@@ -104,9 +104,9 @@ pub trait LinkWrapper: Send {
         self.inner().stats()
     }
 
-    /// See [`Link::wants_comments`].
-    fn wants_comments(&self) -> bool {
-        self.inner().wants_comments()
+    /// See [`Link::uses_comments`].
+    fn uses_comments(&self) -> bool {
+        self.inner().uses_comments()
     }
 }
 
@@ -147,8 +147,8 @@ impl<W: LinkWrapper> Link for W {
         LinkWrapper::stats(self)
     }
 
-    fn wants_comments(&self) -> bool {
-        LinkWrapper::wants_comments(self)
+    fn uses_comments(&self) -> bool {
+        LinkWrapper::uses_comments(self)
     }
 }
 

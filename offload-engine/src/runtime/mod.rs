@@ -82,7 +82,7 @@ pub trait Passive {
     fn has_input(&self) -> bool;
 
     /// Returns true if output waits for the link to become writable.
-    fn wants_writable(&self) -> bool;
+    fn awaits_writable(&self) -> bool;
 
     /// Moves out the callbacks of consumers that became due.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);

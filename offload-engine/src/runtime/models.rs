@@ -61,7 +61,7 @@ impl Passive for Model {
         self.inbox.load(Ordering::Acquire) > 0 || self.waits
     }
 
-    fn wants_writable(&self) -> bool {
+    fn awaits_writable(&self) -> bool {
         self.stalled
     }
 
@@ -103,7 +103,7 @@ fn stop(node: &Node, engine: thread::JoinHandle<()>) {
 }
 
 /// The host stack sends a message, as `SocketPort` and `HostPort` do.
-fn say(node: &Node, inbox: &AtomicUsize) {
+fn send(node: &Node, inbox: &AtomicUsize) {
     inbox.fetch_add(1, Ordering::Release);
     node.doorbell().ring();
 }
@@ -115,7 +115,7 @@ fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn the_engine_s_thread_stops_when_it_is_told() {
+fn engine_thread_stops_on_request() {
     explore(3, || {
         let (node, _) = node(Progress::Automatic);
         let engine = engine(&node);
@@ -124,11 +124,11 @@ fn the_engine_s_thread_stops_when_it_is_told() {
 }
 
 #[test]
-fn a_message_reaches_a_waiting_thread() {
+fn message_reaches_waiting_thread() {
     explore(2, || {
         let (node, inbox) = node(Progress::Automatic);
         let engine = engine(&node);
-        say(&node, &inbox);
+        send(&node, &inbox);
         node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap();
         stop(&node, engine);
     });
@@ -136,7 +136,7 @@ fn a_message_reaches_a_waiting_thread() {
 
 // A call that arms a timer while the engine's thread is about to sleep: it must not sleep past it.
 #[test]
-fn a_timer_armed_by_a_call_is_not_slept_over() {
+fn timer_armed_by_call_bounds_sleep() {
     explore(3, || {
         let (node, _) = node(Progress::Automatic);
         let engine = engine(&node);
@@ -148,7 +148,7 @@ fn a_timer_armed_by_a_call_is_not_slept_over() {
 
 // A post that may wait is left to the engine's thread, or done by the poster if that thread sleeps: it is always done.
 #[test]
-fn what_may_wait_is_not_slept_over() {
+fn deferred_work_bounds_sleep() {
     explore(3, || {
         let (node, _) = node(Progress::Automatic);
         let engine = engine(&node);
@@ -163,7 +163,7 @@ fn what_may_wait_is_not_slept_over() {
 
 // A call whose frame did not fit into the link: the engine's thread must wait for a writable link.
 #[test]
-fn a_full_link_is_not_slept_over() {
+fn full_link_bounds_sleep() {
     explore(3, || {
         let (node, _) = node(Progress::Automatic);
         let engine = engine(&node);
@@ -175,7 +175,7 @@ fn a_full_link_is_not_slept_over() {
 
 // What a callback has done ends the wait, for any caller and any position of the wait.
 #[test]
-fn a_callback_ends_a_wait() {
+fn callback_ends_wait() {
     for progress in [Progress::Automatic, Progress::Manual] {
         explore(3, move || {
             let (node, _) = node(progress);
@@ -196,7 +196,7 @@ fn a_callback_ends_a_wait() {
 
 // Manual progress: another thread may take the frames from the link that this one waits for.
 #[test]
-fn what_another_thread_has_taken_ends_a_wait() {
+fn message_taken_by_another_thread_ends_wait() {
     explore(3, || {
         let (node, inbox) = node(Progress::Manual);
         let taker = thread::spawn({
@@ -213,7 +213,7 @@ fn what_another_thread_has_taken_ends_a_wait() {
 
 // The effects of a call may also end the wait.
 #[test]
-fn what_follows_from_a_call_ends_a_wait() {
+fn effect_of_call_ends_wait() {
     explore(3, || {
         let (node, _) = node(Progress::Manual);
         let caller = thread::spawn({
@@ -226,7 +226,7 @@ fn what_follows_from_a_call_ends_a_wait() {
 }
 
 #[test]
-fn a_wake_from_outside_ends_a_wait() {
+fn external_wake_ends_wait() {
     for progress in [Progress::Automatic, Progress::Manual] {
         explore(3, move || {
             let (node, _) = node(progress);
@@ -256,11 +256,11 @@ fn post(node: &Arc<Node>, log: &Arc<Log>, thread: usize, count: usize) {
                     again.with(|core, _| {
                         core.due.push(Box::new(move || {
                             nested.enter();
-                            nested.leave(thread, count);
+                            nested.end(thread, count);
                         }));
                     });
                 }
-                log.leave(thread, serial);
+                log.end(thread, serial);
             }));
         });
     }
@@ -279,7 +279,7 @@ impl Log {
         assert!(!nested, "callbacks nest, or run on two threads");
     }
 
-    fn leave(&self, thread: usize, serial: usize) {
+    fn end(&self, thread: usize, serial: usize) {
         self.entries.lock().push((thread, serial));
         self.running.store(false, Ordering::Relaxed);
     }
@@ -294,7 +294,7 @@ impl Log {
 // CH-RCC-2, NDK-CQ-3: one at a time, never inside one another, in order, none lost, none twice, and none left
 // after all threads have exited.
 #[test]
-fn callbacks_neither_nest_nor_overtake_nor_get_lost() {
+fn callbacks_run_once_in_order_without_nesting() {
     explore(2, || {
         let (node, _) = node(Progress::Automatic);
         let log = Arc::new(Log::default());
@@ -313,7 +313,7 @@ fn callbacks_neither_nest_nor_overtake_nor_get_lost() {
 
 // Manual progress: one of those who wait sleeps on the link, and when it leaves another one does.
 #[test]
-fn two_that_wait_with_manual_progress_are_both_served() {
+fn two_waiters_with_manual_progress_are_both_served() {
     explore(2, || {
         let (node, inbox) = node(Progress::Manual);
         let other = thread::spawn({
@@ -323,8 +323,8 @@ fn two_that_wait_with_manual_progress_are_both_served() {
         let talker = thread::spawn({
             let node = node.clone();
             move || {
-                say(&node, &inbox);
-                say(&node, &inbox);
+                send(&node, &inbox);
+                send(&node, &inbox);
             }
         });
         node.wait(None, |core, _| (core.taken >= 1).then_some(())).unwrap();
@@ -335,7 +335,7 @@ fn two_that_wait_with_manual_progress_are_both_served() {
 
 // Two conditions, neither of them true: the two threads wait, they do not keep each other awake.
 #[test]
-fn two_that_wait_for_one_message_both_get_it() {
+fn two_waiters_for_one_message_both_return() {
     explore(2, || {
         let (node, inbox) = node(Progress::Automatic);
         let engine = engine(&node);
@@ -343,7 +343,7 @@ fn two_that_wait_for_one_message_both_get_it() {
             let node = node.clone();
             move || node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap()
         });
-        say(&node, &inbox);
+        send(&node, &inbox);
         node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap();
         other.join().unwrap();
         stop(&node, engine);

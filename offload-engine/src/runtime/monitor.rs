@@ -69,14 +69,14 @@ struct Sleeping {
 
 impl<K: Passive> State<K> {
     /// Returns true if a thread sleeps too long, or for too few events.
-    fn is_overslept(&self, now: Instant) -> bool {
+    fn has_overslept(&self, now: Instant) -> bool {
         let Some(Sleeping { until, writable, .. }) = self.sleeping else { return false };
         let is_sooner =
             self.core.poll_at(now).is_some_and(|due| until.is_none_or(|until| due < until));
         is_sooner
             || self.core.has_input()
             || self.core.has_callbacks_of_loop()
-            || (self.core.wants_writable() && !writable)
+            || (self.core.awaits_writable() && !writable)
     }
 }
 
@@ -322,7 +322,7 @@ impl<K: Passive> Monitor<K> {
             self.count_change(state);
         }
         let due = self.collect(state, false);
-        if state.is_overslept(now) {
+        if state.has_overslept(now) {
             self.doorbell.ring();
         }
         (result, Done { busy, due })
@@ -442,7 +442,7 @@ impl<K: Passive> Monitor<K> {
     }
 
     /// Ends the core as lost: another core on the same device has failed.
-    pub fn lose_with(&self, failure: WaitError) {
+    pub fn fail_with_lost(&self, failure: WaitError) {
         let due = self.lose(&mut self.enter(), failure);
         self.deliver(due);
     }
@@ -462,7 +462,7 @@ impl<K: Passive> Monitor<K> {
     fn progress_with(&self, mut state: MutexGuard<'_, State<K>>) -> bool {
         let now = self.now();
         let done = self.iterate(&mut state, now);
-        if state.is_overslept(now) {
+        if state.has_overslept(now) {
             self.doorbell.ring();
         }
         drop(state);
@@ -496,7 +496,7 @@ impl<K: Passive> Monitor<K> {
             }
             let now = self.now();
             let until = state.core.poll_at(now).into_iter().chain(deadline).min();
-            let writable = state.core.wants_writable();
+            let writable = state.core.awaits_writable();
             state.sleeping = Some(Sleeping { until, writable, waits });
             let link = self.descriptor.as_ref().map(AsFd::as_fd);
             Some(Sleep { link, writable, timeout: until.map(|until| until - now) })
@@ -699,16 +699,16 @@ impl<K: Passive> Monitor<K> {
         state.has_sleeper = true;
         drop(state);
         self.sleep(Some(seen), deadline);
-        self.leave_sleep();
+        self.end_sleep();
     }
 
     /// Becomes the one sleeper. Returns false if there is one.
-    pub(super) fn enter_sleep(&self) -> bool {
+    pub(super) fn begin_sleep(&self) -> bool {
         !mem::replace(&mut self.enter().has_sleeper, true)
     }
 
     /// Ends the sleep of the one sleeper.
-    pub(super) fn leave_sleep(&self) {
+    pub(super) fn end_sleep(&self) {
         let mut state = self.enter();
         state.has_sleeper = false;
         state.sleeping = None;

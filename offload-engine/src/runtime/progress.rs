@@ -152,8 +152,8 @@ impl Presence {
 impl<K: Passive> Monitor<K> {
     /// Runs `wait`, which drives the core, and records that a consumer waits meanwhile.
     pub fn with_presence<R>(&self, presence: &Presence, wait: impl FnOnce() -> R) -> R {
-        struct Leave<'a>(&'a Presence);
-        impl Drop for Leave<'_> {
+        struct PresenceGuard<'a>(&'a Presence);
+        impl Drop for PresenceGuard<'_> {
             fn drop(&mut self) {
                 self.0.waiting.fetch_sub(1, Ordering::Relaxed);
                 // Common case: the consumer waits again soon.
@@ -161,7 +161,7 @@ impl<K: Passive> Monitor<K> {
             }
         }
         presence.waiting.fetch_add(1, Ordering::Relaxed);
-        let _leave = Leave(presence);
+        let _leave = PresenceGuard(presence);
         // Ends the sleep of the thread on the descriptors; the ring carries the count to it.
         self.doorbell().ring();
         wait()
@@ -209,7 +209,7 @@ impl<K: Passive> Monitor<K> {
     /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits. Returns false if another thread
     /// already does.
     fn sleep_alone(&self, presence: &Presence) -> bool {
-        if !self.enter_sleep() {
+        if !self.begin_sleep() {
             return false;
         }
         let posts = presence.posts.load(Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl<K: Passive> Monitor<K> {
             || presence.has_waiters() || self.is_stopping() || self.is_due_for_progress_thread();
         self.sleep_unless(None, false, |_| is_news());
         presence.relief.store(0, Ordering::Relaxed);
-        self.leave_sleep();
+        self.end_sleep();
         true
     }
 }
@@ -262,7 +262,7 @@ mod tests {
             self.waiting > 0
         }
 
-        fn wants_writable(&self) -> bool {
+        fn awaits_writable(&self) -> bool {
             false
         }
 

@@ -37,7 +37,7 @@ impl Passive for Inbox {
         self.is_sent && !self.is_received
     }
 
-    fn wants_writable(&self) -> bool {
+    fn awaits_writable(&self) -> bool {
         false
     }
 
@@ -55,7 +55,7 @@ fn core() -> Arc<Monitor<Inbox>> {
 }
 
 #[test]
-fn waiting_thread_replaces_a_sleeper_whose_wait_times_out() {
+fn waiting_thread_replaces_timed_out_sleeper() {
     let mut time = Duration::from_millis(100);
     loop {
         let core = core();

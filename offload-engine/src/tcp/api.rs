@@ -112,7 +112,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug)]
 pub struct TxLimits {
     /// Largest payload of one transmission in bytes; more than the EMSS only with segmentation offload.
-    pub super_segment_max: usize,
+    pub gso_payload_max: usize,
 }
 
 /// A segment or GSO packet to transmit. [`Connection::payload`](super::Connection::payload) gathers its payload.

@@ -323,15 +323,15 @@ impl Connection {
     }
 
     /// Returns an empty chain with recycled storage. A poster that takes its chains from here, and returns those of
-    /// completions with [`Connection::keep_chain`], allocates none in steady state.
+    /// completions with [`Connection::recycle_chain`], allocates none in steady state.
     pub fn empty_chain(&mut self) -> NblChain {
         self.queue.empty_chain()
     }
 
     /// Recycles a chain that the poster has emptied.
-    pub fn keep_chain(&mut self, mut chain: NblChain) {
+    pub fn recycle_chain(&mut self, mut chain: NblChain) {
         chain.clear();
-        self.queue.keep_chain(chain);
+        self.queue.recycle_chain(chain);
     }
 
     /// Starts a disconnect (CH §8.1).

@@ -100,7 +100,7 @@ impl Connection {
             self.pending.tail_probe = false;
             return None;
         }
-        let most = limits.super_segment_max as u64;
+        let most = limits.gso_payload_max as u64;
         let most = (most - most % self.mss).max(self.mss);
         if let Some(first) = self.recovery.awaits_new_data() {
             // RFC 5682 §2.1 step 2b.

@@ -98,12 +98,12 @@ impl SendQueue {
             let posted = self.place(list);
             self.lists.push_back(posted);
         }
-        self.keep_chain(chain);
+        self.recycle_chain(chain);
     }
 
     /// Recycles an empty chain.
     #[inline]
-    pub(super) fn keep_chain(&mut self, chain: NblChain) {
+    pub(super) fn recycle_chain(&mut self, chain: NblChain) {
         debug_assert!(chain.is_empty());
         if self.spare.len() < SPARE_CHAINS_MAX {
             self.spare.push(chain);

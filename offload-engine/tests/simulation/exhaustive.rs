@@ -31,7 +31,7 @@ const CHOICES_MAX: usize = 3;
 /// Maximum number of steps to the end of a run without further choices.
 const TURNS_MAX: usize = 300;
 /// FIN_WAIT_2 lasts until the other end closes, whatever the delay.
-const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+const UNLIMITED: Duration = Duration::from_secs(1 << 30);
 const ISNS: [SeqNum; 2] = [SeqNum(u32::MAX - 120), SeqNum(9_000)];
 
 /// Decisions of one run, and the state to determine the next run.
@@ -125,7 +125,7 @@ impl Pair {
     fn new(shape: Shape) -> Self {
         let end = |index: usize| {
             let state = state(shape, ISNS[index], ISNS[1 - index]);
-            let config = Config { fin_wait_2: FOR_EVER, ..Config::default() };
+            let config = Config { fin_wait_2: UNLIMITED, ..Config::default() };
             let tcp = Connection::from_state(Instant::ZERO, Box::new(state), 1_460, config);
             End {
                 tcp: tcp.expect("consistent state"),
@@ -159,7 +159,7 @@ impl Pair {
             }
             steps.push(Step::Abort(index));
         }
-        if self.next_deadline().is_some_and(|(at, _)| at < Instant::ZERO + FOR_EVER) {
+        if self.next_deadline().is_some_and(|(at, _)| at < Instant::ZERO + UNLIMITED) {
             steps.push(Step::Timer);
         }
         for at in 0..self.bag.len().min(CHOICES_MAX) {
@@ -258,7 +258,7 @@ impl Pair {
     }
 
     fn drain(&mut self, index: usize) {
-        let limits = TxLimits { super_segment_max: 0 };
+        let limits = TxLimits { gso_payload_max: 0 };
         while let Some(transmit) = self.ends[index].tcp.poll_transmit(self.now, limits) {
             let end = &mut self.ends[index];
             let payload = to_vec(end.tcp.payload(&transmit));

@@ -25,7 +25,7 @@ pub(crate) const MSS: u64 = 1448;
 /// Bytes on the wire in addition to the payload: headers, and Ethernet's preamble, FCS and gap.
 pub(crate) const OVERHEAD: u64 = 20 + 20 + 12 + 14 + 24;
 /// Frames of the largest GSO packet.
-const SUPER_FRAMES: u64 = 44;
+const GSO_PACKET_FRAMES: u64 = 44;
 /// Bytes of one posted list.
 const LIST: u64 = 1 << 20;
 /// Window of every receiver: the largest with scale 14.
@@ -68,7 +68,7 @@ impl Link {
     /// Frames combined by segmentation and receive offload: as many as a fast link sends in about 50 us, one on a slow
     /// link.
     fn burst_frames(&self) -> u64 {
-        (50_000_000 / self.picos(MSS)).clamp(1, SUPER_FRAMES)
+        (50_000_000 / self.picos(MSS)).clamp(1, GSO_PACKET_FRAMES)
     }
 }
 
@@ -279,7 +279,7 @@ impl Network {
 
     /// Posts data for the sender, and queues its segments at the bottleneck.
     fn send_data(&mut self, index: usize) {
-        let limits = TxLimits { super_segment_max: (self.link.burst_frames() * MSS) as usize };
+        let limits = TxLimits { gso_payload_max: (self.link.burst_frames() * MSS) as usize };
         loop {
             let flow = &mut self.flows[index];
             while flow.sender.send_room() > 0 {
@@ -376,7 +376,7 @@ impl Network {
     }
 
     fn send_acks(&mut self, index: usize) {
-        let limits = TxLimits { super_segment_max: 0 };
+        let limits = TxLimits { gso_payload_max: 0 };
         while let Some(transmit) = self.flows[index].receiver.poll_transmit(self.now, limits) {
             self.push(self.now + self.link.rtt / 2, index, EventKind::Ack(transmit));
         }

@@ -37,7 +37,7 @@ pub trait Driver: Send + Sync {
 
     /// Calls `work` as [`Driver::enter`] does, for posts. `work` returns the urgency with which its effects must be
     /// flushed.
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+    fn enter_for_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         self.enter(&mut |core, _| {
             work(core);
         });
@@ -108,7 +108,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// Returns the state of these connections in the offload target; `None`: not offloaded.
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+    fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         vec![None; handles.len()]
     }
 

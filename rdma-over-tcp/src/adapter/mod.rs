@@ -7,7 +7,7 @@
 //! ```
 //! use rdma_over_tcp::{
 //!     adapter,
-//!     rnic::{Config, Key, QpConfig, QpLimits, LatePosts},
+//!     rnic::{Config, Key, QpConfig, QpLimits, ErrorStatePosts},
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,8 +16,8 @@
 //!     let pd = rnic.create_pd()?;
 //!     let (cq, _queue) = rnic.create_cq(16, std::sync::Arc::new(|_| {}))?;
 //!     let limits = QpLimits::default();
-//!     let late_posts = LatePosts::Flush;
-//!     let config = QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, srq: None, late_posts };
+//!     let error_state_posts = ErrorStatePosts::Flush;
+//!     let config = QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, srq: None, error_state_posts };
 //!     rnic.create_qp(pd, config).map(|qp| (pd, qp))
 //! })?;
 //! adapter.with(|rnic, _| {
@@ -85,12 +85,14 @@ impl Adapter {
     #[inline]
     pub fn post<R>(&self, work: impl Fn(&mut Rnic) -> (R, Urgency)) -> R {
         let mut result = None;
-        self.0.enter_to_post(&mut |core| {
+        self.0.enter_for_post(&mut |core| {
             let (outcome, urgency) = work(core);
             result = Some(outcome);
             urgency
         });
-        let Some(result) = result else { unreachable!("Driver::enter_to_post calls its argument") };
+        let Some(result) = result else {
+            unreachable!("Driver::enter_for_post calls its argument")
+        };
         result
     }
 

@@ -90,7 +90,7 @@ impl Driver for Node<NodeRnic> {
         self.with(|core, _, now| work(core.rnic(), now));
     }
 
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+    fn enter_for_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         self.with_lazily(|core| work(core.rnic()));
     }
 
@@ -126,8 +126,8 @@ impl Driver for Node<NodeRnic> {
         Self::find(self, handle, timeout)
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        Self::look(self, handles)
+    fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+        Self::snapshots(self, handles)
     }
 
     fn migrate(&self, handle: OffloadHandle, to: Stack) -> io::Result<()> {

@@ -13,7 +13,7 @@ use std::{
 
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::{are_lost, moved_up},
+    descriptor::{are_lost, move_to_high_number},
     engine::doorbell::Doorbell,
     link::Recorder,
     listing::ConnectionRow,
@@ -76,7 +76,7 @@ fn open(
     let (bell, presence) = (doorbell.clone(), Arc::new(Presence::new()?));
     let wake = move || bell.ring();
     let core = SocketRnic::new(adapter, Box::new(wake))?;
-    let descriptor = moved_up(core.descriptor().as_fd().try_clone_to_owned()?);
+    let descriptor = move_to_high_number(core.descriptor().as_fd().try_clone_to_owned()?);
     let SocketsConfig { spin } = config;
     let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
     if let Some(output) = capture {
@@ -113,7 +113,7 @@ impl Driver for Sockets {
         self.presence.request();
     }
 
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+    fn enter_for_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         self.shared.post_lazily(&self.presence, |core| work(core.rnic()));
     }
 

@@ -42,7 +42,7 @@
 //!     let qp = pd.create_qp(completions.cq(), completions.cq(), 0, QpLimits::default())?;
 //!     let connection = Connection::connect(near, &qp, server, ReadLimit::default(), &[]).await?;
 //!     qp.send(1, Data::Inline(&[b"hello"]), OpFlags::empty())?;
-//!     connection.ended().await;
+//!     connection.disconnection().await;
 //!     Ok(())
 //! };
 //! let (data, ()) = block_on(async { try_join!(passive, active) })?;
@@ -69,11 +69,11 @@ use std::sync::OnceLock;
 use offload_engine::sync::Mutex;
 
 use super::{
-    Adapter, Begun, CallError, Connector, Cq, CqNotify, Ended, Listener, NdkResultEx, NtStatus, Qp,
-    ReadLimit,
+    Adapter, CallError, Connector, Cq, CqNotify, Disconnection, Listener, NdkResultEx, NtStatus,
+    PendingCall, Qp, ReadLimit,
     call::peer_data,
     outcome::{WakerRegistration, Wakers},
-    turn_away,
+    reject_and_close,
 };
 
 /// State set by the notification of a completion queue.
@@ -157,7 +157,7 @@ impl ConnectorQueue {
         let mut connectors = self.connectors.lock();
         if connectors.len() >= self.backlog {
             drop(connectors);
-            return turn_away(&connector, &[]);
+            return reject_and_close(&connector, &[]);
         }
         connectors.push_back(connector);
         drop(connectors);
@@ -168,7 +168,7 @@ impl ConnectorQueue {
 impl Drop for ConnectorQueue {
     fn drop(&mut self) {
         for connector in self.connectors.lock().drain(..) {
-            turn_away(&connector, &[]);
+            reject_and_close(&connector, &[]);
         }
     }
 }
@@ -200,13 +200,13 @@ impl Incoming {
         let waiting = Arc::downgrade(&queue);
         let event = move |connector| match Weak::upgrade(&waiting) {
             Some(queue) => queue.push(connector),
-            None => turn_away(&connector, &[]),
+            None => reject_and_close(&connector, &[]),
         };
         let name = || format!("listen on {local}");
         let listener = adapter.create_listener(event).map_err(|status| failed(name(), status))?;
         // Created before the wait: a dropped task closes the listener.
         let incoming = Self { listener, queue };
-        let status = Begun::begin(|done| incoming.listener.listen(local, done)).await;
+        let status = PendingCall::begin(|done| incoming.listener.listen(local, done)).await;
         check(status).map_err(|status| failed(name(), status))?;
         Ok(incoming)
     }
@@ -240,14 +240,14 @@ impl Drop for Incoming {
 #[derive(Debug)]
 pub struct Connection {
     connector: Connector,
-    ended: Ended,
+    disconnection: Disconnection,
     private_data: Vec<u8>,
 }
 
 impl Connection {
     fn of(connector: Connector) -> Self {
         let private_data = peer_data(&connector);
-        Self { connector, ended: Ended::default(), private_data }
+        Self { connector, disconnection: Disconnection::default(), private_data }
     }
 
     /// Connects a queue pair.
@@ -265,12 +265,14 @@ impl Connection {
         let connector = adapter.create_connector().map_err(|status| failed(name(), status))?;
         let mut connection = Self::of(connector);
         let connector = &connection.connector;
-        let connected =
-            Begun::begin(|done| connector.connect(qp, None, remote, limits, private_data, done));
+        let connected = PendingCall::begin(|done| {
+            connector.connect(qp, None, remote, limits, private_data, done)
+        });
         connection.check(name, connected.await)?;
         connection.private_data = peer_data(&connection.connector);
-        let event = Some(connection.ended.event());
-        let completed = Begun::begin(|done| connection.connector.complete_connect(event, done));
+        let event = Some(connection.disconnection.event());
+        let completed =
+            PendingCall::begin(|done| connection.connector.complete_connect(event, done));
         connection.check(|| "complete the connection".into(), completed.await)?;
         Ok(connection)
     }
@@ -286,9 +288,10 @@ impl Connection {
         private_data: &[u8],
     ) -> Result<Self, CallError> {
         let connection = Self::of(connector);
-        let event = Some(connection.ended.event());
-        let accepted =
-            Begun::begin(|done| connection.connector.accept(qp, limits, private_data, event, done));
+        let event = Some(connection.disconnection.event());
+        let accepted = PendingCall::begin(|done| {
+            connection.connector.accept(qp, limits, private_data, event, done)
+        });
         connection.check(|| "accept".into(), accepted.await)?;
         Ok(connection)
     }
@@ -312,8 +315,8 @@ impl Connection {
 
     /// Returns a future of the end by the peer or by an error. It does not borrow the connection.
     #[must_use]
-    pub fn ended(&self) -> Ended {
-        self.ended.clone()
+    pub fn disconnection(&self) -> Disconnection {
+        self.disconnection.clone()
     }
 
     /// Waits as [`Completions::next`] does, but returns 0 when the connection has ended and no completion remains.
@@ -325,11 +328,11 @@ impl Connection {
         completions: &Completions,
         results: &mut [NdkResultEx],
     ) -> Result<usize, NtStatus> {
-        let (mut ended, mut registration) =
-            (self.ended(), completions.notified.wakers.registration());
+        let (mut disconnection, mut registration) =
+            (self.disconnection(), completions.notified.wakers.registration());
         poll_fn(|context| {
             // The end is checked first: completions added before it are returned before it.
-            let has_ended = Pin::new(&mut ended).poll(context).is_ready();
+            let has_ended = Pin::new(&mut disconnection).poll(context).is_ready();
             match completions.poll_next(&mut registration, context, results) {
                 Poll::Pending if has_ended => Poll::Ready(Ok(0)),
                 outcome => outcome,
@@ -344,8 +347,8 @@ impl Connection {
     /// # Errors
     /// As [`Connector::disconnect`].
     pub async fn disconnect(&self) -> Result<(), CallError> {
-        match Begun::begin(|done| self.connector.disconnect(done)).await {
-            NtStatus::CONNECTION_INVALID if self.ended.reason().is_some() => Ok(()),
+        match PendingCall::begin(|done| self.connector.disconnect(done)).await {
+            NtStatus::CONNECTION_INVALID if self.disconnection.reason().is_some() => Ok(()),
             status => check(status).map_err(|status| failed("disconnect".into(), status)),
         }
     }

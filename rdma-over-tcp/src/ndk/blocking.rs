@@ -50,8 +50,8 @@ use std::sync::{
 use offload_engine::runtime::WaitError;
 
 use super::{
-    Adapter, Begun, CallError, ConnectCause, Connector, Cq, Ended, Listener, NdkResultEx, NtStatus,
-    Qp, ReadLimit, SharedEndpoint, call::peer_data, turn_away,
+    Adapter, CallError, ConnectCause, Connector, Cq, Disconnection, Listener, NdkResultEx,
+    NtStatus, PendingCall, Qp, ReadLimit, SharedEndpoint, call::peer_data, reject_and_close,
 };
 
 /// Wait for an event of an adapter. An [`Adapter`] waits without a limit. A program with a time limit, or one that has
@@ -136,7 +136,7 @@ fn call_with_cause<W: Wait>(
     begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
     cause: impl FnOnce() -> Option<ConnectCause>,
 ) -> Result<(), W::Error> {
-    let begun = Begun::begin(begin);
+    let begun = PendingCall::begin(begin);
     match waiter.wait(|| begun.status())? {
         NtStatus::SUCCESS => Ok(()),
         status => Err(waiter.failed(CallError { call: name.into(), status, cause: cause() })),
@@ -150,7 +150,7 @@ fn call_with_cause<W: Wait>(
 /// # Errors
 /// The wait failed.
 pub fn close_adapter<W: Wait>(waiter: &mut W) -> Result<(), W::Error> {
-    let closed = Begun::close(|done| waiter.adapter().close(done));
+    let closed = PendingCall::close(|done| waiter.adapter().close(done));
     waiter.wait(|| closed.status()).map(drop)
 }
 
@@ -201,7 +201,7 @@ impl Incoming {
             if let Err(TrySendError::Full(connector) | TrySendError::Disconnected(connector)) =
                 sender.try_send(connector)
             {
-                turn_away(&connector, &[]);
+                reject_and_close(&connector, &[]);
             }
         };
         let listener = waiter.adapter().create_listener(event).map_err(|status| {
@@ -229,14 +229,14 @@ impl Incoming {
 #[derive(Debug)]
 pub struct Connection {
     connector: Connector,
-    ended: Ended,
+    disconnection: Disconnection,
     private_data: Vec<u8>,
 }
 
 impl Connection {
     fn of(connector: Connector) -> Self {
         let private_data = peer_data(&connector);
-        Self { connector, ended: Ended::default(), private_data }
+        Self { connector, disconnection: Disconnection::default(), private_data }
     }
 
     /// Connects a queue pair.
@@ -274,7 +274,7 @@ impl Connection {
     ) -> Result<(), W::Error> {
         call_on(waiter, &self.connector, name, |done| connect(&self.connector, done))?;
         self.private_data = peer_data(&self.connector);
-        let event = Some(self.ended.event());
+        let event = Some(self.disconnection.event());
         call_on(waiter, &self.connector, "complete the connection", |done| {
             self.connector.complete_connect(event, done)
         })
@@ -292,7 +292,7 @@ impl Connection {
         private_data: &[u8],
     ) -> Result<Self, W::Error> {
         let connection = Self::of(connector);
-        let event = Some(connection.ended.event());
+        let event = Some(connection.disconnection.event());
         call_on(waiter, &connection.connector, "accept", |done| {
             connection.connector.accept(qp, limits, private_data, event, done)
         })?;
@@ -311,8 +311,8 @@ impl Connection {
     }
 
     /// Returns the end by the peer or by an error.
-    pub const fn ended(&self) -> &Ended {
-        &self.ended
+    pub const fn disconnection(&self) -> &Disconnection {
+        &self.disconnection
     }
 
     /// Waits for completions and moves them into `results`. Returns their number; 0: the connection has ended and no
@@ -328,7 +328,7 @@ impl Connection {
     ) -> Result<usize, W::Error> {
         waiter.wait(|| {
             // The end is checked first: completions added before it are returned before it.
-            let has_ended = self.ended.reason().is_some();
+            let has_ended = self.disconnection.reason().is_some();
             match cq.poll_ex(results) {
                 0 if !has_ended => None,
                 count => Some(count),
@@ -342,11 +342,11 @@ impl Connection {
     /// # Errors
     /// As [`Connector::disconnect`]; or the wait failed.
     pub fn disconnect<W: Wait>(&self, waiter: &mut W) -> Result<(), W::Error> {
-        let begun = Begun::begin(|done| self.connector.disconnect(done));
+        let begun = PendingCall::begin(|done| self.connector.disconnect(done));
         match waiter.wait(|| begun.status())? {
             NtStatus::SUCCESS => Ok(()),
             NtStatus::CONNECTION_INVALID | NtStatus::DEVICE_REMOVED
-                if self.ended.reason().is_some() =>
+                if self.disconnection.reason().is_some() =>
             {
                 Ok(())
             }

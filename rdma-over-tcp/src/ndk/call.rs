@@ -27,7 +27,7 @@ impl fmt::Display for CauseSuffix<'_> {
 }
 
 /// Rejects a connection for which there is no consumer, with private data, and closes its connector.
-pub fn turn_away(connector: &Connector, private_data: &[u8]) {
+pub fn reject_and_close(connector: &Connector, private_data: &[u8]) {
     // The rejection fails if the peer has already aborted; no reply is needed then.
     let _ = connector.reject(private_data);
     let _ = connector.close(|| {});

@@ -31,7 +31,7 @@ use alloc::{boxed::Box, sync::Arc};
 #[cfg(feature = "node")]
 pub use self::pair::Pair;
 pub use self::{
-    call::{CallError, turn_away},
+    call::{CallError, reject_and_close},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{
         Connector, Cq, ExtensionInterface, Guid, Invalidate, Listener, LogicalAddressMapping, Mr,
@@ -43,7 +43,7 @@ pub use self::{
         NdkLocalEndpointEntry, NdkLocalEndpoints, NdkPerformanceCounters,
     },
     miniport::Miniport,
-    outcome::{Begun, Ended},
+    outcome::{Disconnection, PendingCall},
     result::{DisconnectReason, NdkResult, NdkResultEx},
     status::NtStatus,
 };

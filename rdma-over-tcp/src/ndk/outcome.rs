@@ -135,9 +135,9 @@ impl<T> Drop for Outcome<T> {
 /// call.
 #[derive(Clone, Debug)]
 #[must_use = "the call continues, and its status is lost"]
-pub struct Begun(Outcome<NtStatus>);
+pub struct PendingCall(Outcome<NtStatus>);
 
-impl Begun {
+impl PendingCall {
     /// Begins a call and passes it its completion.
     pub fn begin(call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus) -> Self {
         let outcome = Outcome::default();
@@ -162,7 +162,7 @@ impl Begun {
     }
 }
 
-impl Future for Begun {
+impl Future for PendingCall {
     type Output = NtStatus;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NtStatus> {
@@ -173,9 +173,9 @@ impl Future for Begun {
 /// End of one or more connections by their peers or by an error. The first end counts. A future of the
 /// [`DisconnectReason`](super::DisconnectReason) (NDK-DISC-7), which can also be polled.
 #[derive(Clone, Default)]
-pub struct Ended(Outcome<u32>);
+pub struct Disconnection(Outcome<u32>);
 
-impl Ended {
+impl Disconnection {
     /// Returns the disconnect event for one more connection.
     #[must_use]
     pub fn event(&self) -> DisconnectEvent {
@@ -190,13 +190,13 @@ impl Ended {
     }
 }
 
-impl fmt::Debug for Ended {
+impl fmt::Debug for Disconnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ended").field(&self.reason()).finish()
+        f.debug_tuple("Disconnection").field(&self.reason()).finish()
     }
 }
 
-impl Future for Ended {
+impl Future for Disconnection {
     type Output = u32;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<u32> {

@@ -55,7 +55,7 @@ impl NdkResultEx {
         let reason = match self.operation {
             OperationType::Receive
             | OperationType::ReceiveAndInvalidate
-            | OperationType::ReceiveImmediate => EndReason::Found(number),
+            | OperationType::ReceiveImmediate => EndReason::Detected(number),
             _ => EndReason::Terminated(number),
         };
         (self.provider_error_code != 0).then_some(reason)
@@ -148,7 +148,7 @@ impl DisconnectReason {
     pub const fn new(reason: Option<EndReason>) -> Self {
         match reason {
             None => Self(0),
-            Some(EndReason::Found(number)) => match number.code() {
+            Some(EndReason::Detected(number)) => match number.code() {
                 code if code == 0 || code == Self::LOST.0 => Self(OWN << 16 | code),
                 code => Self(code),
             },
@@ -179,7 +179,7 @@ impl DisconnectReason {
             Self::TERMINATED_UNNUMBERED => EndReason::TerminatedUnnumbered,
             Self(code) if code >> 16 == PEER => EndReason::Terminated(number),
             Self::LOST => EndReason::Lost(Loss::Other),
-            _ => EndReason::Found(number),
+            _ => EndReason::Detected(number),
         })
     }
 
@@ -189,7 +189,7 @@ impl DisconnectReason {
         let lost = EndReason::Lost(Loss::Other);
         Self::new(match cause {
             ConnectCause::Ended(reason) => Some(*reason),
-            ConnectCause::Startup(error) => error.wire().map(|it| EndReason::Found(it.number())),
+            ConnectCause::Startup(error) => error.wire().map(|it| EndReason::Detected(it.number())),
             ConnectCause::NoHandshake(_)
             | ConnectCause::NoReply(_)
             | ConnectCause::NoFirstMessage(_) => Some(EndReason::Lost(Loss::NoAnswer)),
@@ -286,7 +286,7 @@ mod tests {
         for (reason, code, text) in [
             (None, 0, "connection closed by the peer without a reason"),
             (
-                Some(EndReason::Found(WireError::MpaCrc.number())),
+                Some(EndReason::Detected(WireError::MpaCrc.number())),
                 0x2002,
                 "error detected by this side: MPA: CRC of an FPDU does not match (2/0/02)",
             ),
@@ -326,7 +326,7 @@ mod tests {
                 "error detected by this side: completion queue overrun",
             ),
             (
-                Some(EndReason::Found(WireError::RdmapLocalCatastrophic.number())),
+                Some(EndReason::Detected(WireError::RdmapLocalCatastrophic.number())),
                 0x8_0000,
                 "error detected by this side: RDMAP, local catastrophic error: RDMAP failed locally (0/0/00)",
             ),
@@ -345,7 +345,7 @@ mod tests {
     /// Index of a reason's kind. A new kind does not compile here, and must be added to [`reasons`].
     const fn kind(reason: EndReason) -> usize {
         match reason {
-            EndReason::Found(_) => 0,
+            EndReason::Detected(_) => 0,
             EndReason::Terminated(_) => 1,
             EndReason::TerminatedUnnumbered => 2,
             EndReason::Truncated(Truncation::Fpdu) => 3,
@@ -362,7 +362,7 @@ mod tests {
     /// Returns every reason, with every number that a Terminate can encode.
     fn reasons() -> Vec<EndReason> {
         let numbers = || (0..=0xffff).map(ErrorNumber::from_code);
-        let mut all: Vec<EndReason> = numbers().map(EndReason::Found).collect();
+        let mut all: Vec<EndReason> = numbers().map(EndReason::Detected).collect();
         all.extend(numbers().map(EndReason::Terminated));
         all.extend([Truncation::Fpdu, Truncation::Message].map(EndReason::Truncated));
         let losses = [Loss::Reset, Loss::NoAnswer, Loss::Device, Loss::Other];
@@ -402,7 +402,7 @@ mod tests {
                     NdkResultEx { operation, provider_error_code, ..NdkResultEx::default() };
                 let expected = match operation {
                     Send | Write => EndReason::Terminated(number),
-                    _ => EndReason::Found(number),
+                    _ => EndReason::Detected(number),
                 };
                 assert_eq!(result.error(), Some(expected));
             }
@@ -415,7 +415,7 @@ mod tests {
     fn failed_attempts_have_a_reason_unless_rejected() {
         let limit = core::time::Duration::from_secs(1);
         let framing = Framing { crc: true, send_markers: false, receive_markers: false };
-        let found = EndReason::Found(WireError::ProtectionBounds.number());
+        let found = EndReason::Detected(WireError::ProtectionBounds.number());
         let lost = DisconnectReason::LOST;
         for (cause, expected) in [
             (ConnectCause::Ended(found), DisconnectReason(0x0101)),

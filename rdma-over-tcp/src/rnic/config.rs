@@ -201,7 +201,7 @@ pub struct Config {
     /// Time from an initiator's first FPDU to a zero-length Write, if no data has arrived from the peer. If no data
     /// arrives, five more follow, each after twice the previous interval. Workaround for Linux siw, which does not
     /// process FPDUs that arrive during its accept until the next FPDU arrives.
-    pub nudge_timeout: Duration,
+    pub accept_race_timeout: Duration,
     /// True if a connect with revision 2 is retried once with revision 1. The retry follows if the peer closes or
     /// resets the connection instead of sending a Reply, or if its Reply has no enhanced data (MPE-10-3). IRD and ORD
     /// are not negotiated in that case, and no RTR is sent.
@@ -241,7 +241,7 @@ impl Default for Config {
             receive_wait: Duration::ZERO,
             copies_payload: false,
             rfc7306: false,
-            nudge_timeout: Duration::from_millis(50),
+            accept_race_timeout: Duration::from_millis(50),
             retry_plain: false,
             keep_alive: Some(KeepAlive {
                 idle: KEEP_ALIVE_IDLE,

@@ -87,7 +87,10 @@ pub use self::{
     },
     queues::{
         cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification},
-        qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
+        qp::{
+            CompletionRetention, ErrorStatePosts, QpConfig, QpEvent, QpLimits, QpNotification,
+            QpState,
+        },
         srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
         wr::{Data, Operation, Remote, Sge, WcOpcode, WrFlags},
     },

@@ -44,7 +44,7 @@ pub struct Rnic {
     /// Commands for the transport.
     pub(crate) commands: VecDeque<Command>,
     /// Streams with pending work.
-    kicks: Vec<StreamId>,
+    scheduled: Vec<StreamId>,
     /// True if the transport was lost.
     pub(crate) is_lost: bool,
     /// Callback for the loss of the transport.
@@ -113,7 +113,7 @@ impl Rnic {
             streams: HashMap::new(),
             new_stream_id,
             commands: VecDeque::new(),
-            kicks: Vec::new(),
+            scheduled: Vec::new(),
             is_lost: false,
             loss: None,
             deadlines: Deadlines::default(),
@@ -171,7 +171,7 @@ impl Rnic {
 
     /// Registers `event`, called once when the transport is lost, after the completions caused by the loss. It is
     /// called now if the transport is already lost.
-    pub fn notify_of_loss(&mut self, event: Callback) {
+    pub fn notify_on_transport_loss(&mut self, event: Callback) {
         if self.is_lost {
             self.objects.outbox.push((), event);
         } else {
@@ -180,18 +180,18 @@ impl Rnic {
     }
 
     /// Schedules a stream that has pending work.
-    pub(crate) fn kick(&mut self, id: StreamId) {
+    pub(crate) fn schedule(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.is_open() && !stream.is_kicked {
-            stream.is_kicked = true;
-            self.kicks.push(id);
+        if stream.is_open() && !stream.is_scheduled {
+            stream.is_scheduled = true;
+            self.scheduled.push(id);
         }
     }
 
-    /// As [`Rnic::kick`], for a stream that the transport has opened. A stream scheduled twice is served twice, which
-    /// is harmless.
-    pub(crate) fn kick_open(&mut self, id: StreamId) {
-        self.kicks.push(id);
+    /// As [`Rnic::schedule`], for a stream that the transport has opened. A stream scheduled twice is served twice,
+    /// which is harmless.
+    pub(crate) fn schedule_opened(&mut self, id: StreamId) {
+        self.scheduled.push(id);
     }
 
     /// Starts a pass of the transport: sends the deferred posts, and defers no further posts during the pass.
@@ -200,7 +200,7 @@ impl Rnic {
         while let Some(id) = self.objects.deferred.pop() {
             if let Some(stream) = self.streams.get_mut(&id) {
                 stream.is_deferred = false;
-                self.kicks.push(id);
+                self.scheduled.push(id);
             }
         }
     }
@@ -222,7 +222,7 @@ impl Rnic {
             let before = stream.deadline;
             work(stream, objects, config);
             deadlines.change(id, before, stream.deadline);
-            self.kick(id);
+            self.schedule(id);
         }
     }
 
@@ -291,7 +291,7 @@ impl Rnic {
         while let Some(id) = self.objects.failed_qps.pop() {
             if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
                 self.with_stream(stream, |stream, objects, _| {
-                    stream.lost_by(objects, ConnectError::Aborted, EndReason::CqOverrun);
+                    stream.lost_for_reason(objects, ConnectError::Aborted, EndReason::CqOverrun);
                     stream.abort();
                 });
             }
@@ -355,11 +355,11 @@ impl Rnic {
 
     /// Requests that all streams release withdrawn memory.
     pub(crate) fn recall_memory(&mut self) {
-        let Self { streams, kicks, .. } = self;
+        let Self { streams, scheduled, .. } = self;
         for (id, stream) in streams.iter_mut().filter(|(_, stream)| stream.is_open()) {
             stream.is_recalling = true;
-            if !core::mem::replace(&mut stream.is_kicked, true) {
-                kicks.push(*id);
+            if !core::mem::replace(&mut stream.is_scheduled, true) {
+                scheduled.push(*id);
             }
         }
     }
@@ -370,11 +370,12 @@ impl Rnic {
         self.deadlines.first().into_iter().chain(hold).chain(self.deferred.first()).min()
     }
 
-    /// Returns true if [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has work now, or has work after
+    /// Returns true if [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_scheduled`] has work now, or has work
+    /// after
     /// [`Rnic::begin_poll`].
     pub(crate) fn has_work(&self) -> bool {
         self.objects.returns.is_pending()
-            || !self.kicks.is_empty()
+            || !self.scheduled.is_empty()
             || !self.objects.deferred.is_empty()
             || !self.commands.is_empty()
             || !self.objects.held.is_empty()
@@ -394,8 +395,8 @@ impl Rnic {
 
     /// Removes and returns the next stream for which the transport has to call [`Rnic::handle_room`].
     #[inline]
-    pub(crate) fn next_kick(&mut self) -> Option<StreamId> {
-        self.kicks.pop()
+    pub(crate) fn next_scheduled(&mut self) -> Option<StreamId> {
+        self.scheduled.pop()
     }
 
     /// Callbacks that are due.
@@ -483,7 +484,8 @@ impl Rnic {
     }
 
     /// Delivers bytes in order. Returns the count of accepted bytes: all of them or fewer. After fewer, no more are
-    /// accepted until [`LlpStream::resume_receive`]; only a transport with [`LlpStream::MAY_REFUSE`] may be refused.
+    /// accepted until [`LlpStream::resume_receive`]; only a transport with [`LlpStream::CAN_REFUSE_DATA`] may be
+    /// refused.
     #[inline(always)]
     pub(crate) fn handle_received(
         &mut self,
@@ -525,7 +527,7 @@ impl Rnic {
     }
 
     /// Open of the stream failed, or the stream was lost without another call.
-    pub(crate) fn handle_gone(&mut self, id: StreamId, error: ConnectError) {
+    pub(crate) fn handle_stream_lost(&mut self, id: StreamId, error: ConnectError) {
         if let Some(mut stream) = self.remove_stream(id) {
             if let Some(connector) = stream.connector
                 && error == ConnectError::TimedOut
@@ -543,7 +545,7 @@ impl Rnic {
     pub(crate) fn handle_device_lost(&mut self) {
         self.is_lost = true;
         self.commands.clear();
-        self.kicks.clear();
+        self.scheduled.clear();
         self.objects.deferred.clear();
         self.deadlines = Deadlines::default();
         // NDK-CQ-14: the armed notifications report the loss, not the flush.

@@ -20,8 +20,8 @@ pub struct Counters {
     /// ([`ListenerConfig`](super::ListenerConfig)).
     pub requests_displaced: u64,
     /// Zero-length Writes sent because no data arrived from the peer after start-up
-    /// ([`Config::nudge_timeout`](super::Config::nudge_timeout)).
-    pub nudges: u64,
+    /// ([`Config::accept_race_timeout`](super::Config::accept_race_timeout)).
+    pub empty_writes: u64,
     /// Established connections that ended without a disconnect of the consumer.
     pub connection_error: u64,
     /// Connections currently established.

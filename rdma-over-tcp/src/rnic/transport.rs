@@ -2,8 +2,8 @@
 //!
 //! A transport carries ordered byte streams. It takes [`Command`]s from the adapter and executes them. It calls the
 //! adapter when the state of a stream changes (the `handle_*` methods of [`Rnic`](super::Rnic)), and lends it a
-//! [`LlpStream`] during those calls. It calls `handle_room` for the streams of `next_kick`, which have data to send. A
-//! stream keeps its [`StreamId`] for its whole lifetime, also when the transport migrates it.
+//! [`LlpStream`] during those calls. It calls `handle_room` for the streams of `next_scheduled`, which have data to
+//! send. A stream keeps its [`StreamId`] for its whole lifetime, also when the transport migrates it.
 
 use core::net::SocketAddr;
 
@@ -23,7 +23,7 @@ pub(crate) trait LlpStream {
 
     /// True if the transport keeps received data that the adapter does not accept, and delivers it again after
     /// [`LlpStream::resume_receive`].
-    const MAY_REFUSE: bool;
+    const CAN_REFUSE_DATA: bool;
 
     /// Resumes delivery: the adapter accepts data again, and the refused data is delivered first.
     fn resume_receive(&mut self);
@@ -68,7 +68,7 @@ pub(crate) trait LlpStream {
 
     /// Returns true if so much data is in flight that the adapter is called again soon: posts may be deferred until
     /// then and sent together.
-    fn is_flowing(&self) -> bool {
+    fn is_busy(&self) -> bool {
         self.send_outstanding() > 2 * self.effective_mss()
     }
 
@@ -88,13 +88,13 @@ pub(crate) trait LlpStream {
     fn effective_mss(&self) -> usize;
 
     /// Bytes of the largest GSO packet; the EMSS or less if there is no segmentation offload.
-    fn super_segment_max(&self) -> usize;
+    fn gso_payload_max(&self) -> usize;
 }
 
 /// Request of the adapter to its transport.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
-    /// Opens a stream. Answered by `handle_established` or `handle_gone`.
+    /// Opens a stream. Answered by `handle_established` or `handle_stream_lost`.
     Connect {
         /// Identifier of the stream from now on.
         stream: StreamId,

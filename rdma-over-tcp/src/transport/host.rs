@@ -40,7 +40,7 @@ pub(super) struct HostIo<'a> {
 impl LlpStream for HostIo<'_> {
     type List = Buffers;
 
-    const MAY_REFUSE: bool = false;
+    const CAN_REFUSE_DATA: bool = false;
 
     fn resume_receive(&mut self) {}
 
@@ -99,7 +99,7 @@ impl LlpStream for HostIo<'_> {
         self.stream.mss
     }
 
-    fn super_segment_max(&self) -> usize {
+    fn gso_payload_max(&self) -> usize {
         self.stream.mss
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn payload_is_copied() {
         let mut switch = Switch::opening();
-        switch.enter_host();
+        switch.begin_in_host();
         let (mut stream, spare) = (HostStream::new(switch), &mut Spare::default());
         let mut io = HostIo { now: Instant::ZERO, stream: &mut stream, spare };
         assert_eq!(io.send_room(), SEND_CREDIT_BYTES);

@@ -64,7 +64,7 @@ pub(super) struct LoopIo<'a> {
 impl LlpStream for LoopIo<'_> {
     type List = Buffers;
 
-    const MAY_REFUSE: bool = false;
+    const CAN_REFUSE_DATA: bool = false;
 
     fn resume_receive(&mut self) {}
 
@@ -121,7 +121,7 @@ impl LlpStream for LoopIo<'_> {
         SEGMENT_BYTES
     }
 
-    fn super_segment_max(&self) -> usize {
+    fn gso_payload_max(&self) -> usize {
         SEGMENT_BYTES
     }
 }

@@ -194,14 +194,14 @@ impl NodeRnic {
                     // The connection stays in the host, or the target has rejected it.
                     let new = || HostStream::new(Switch::opening());
                     let stream = self.moving.entry(id).or_insert_with(new);
-                    stream.switch.enter_host();
+                    stream.switch.begin_in_host();
                     stream.mss = mss;
                     self.with_host_stream(now, id, |rnic, io| rnic.handle_open(id, io));
                 }
             }
             Notice::Offloading { handle, unanswered, shutdown } => {
                 if let Some(stream) = self.moving.get_mut(&StreamId(handle.0)) {
-                    stream.switch.leave_host(unanswered, shutdown);
+                    stream.switch.begin_offload(unanswered, shutdown);
                 }
             }
             Notice::Returned { handle, chain, shutdown } => {
@@ -216,7 +216,7 @@ impl NodeRnic {
             Notice::Uploaded { handle, lists, bytes, mss } => {
                 let id = StreamId(handle.0);
                 if let Some(stream) = self.moving.get_mut(&id) {
-                    stream.switch.reenter_host(lists, bytes);
+                    stream.switch.complete_upload(lists, bytes);
                     stream.mss = mss;
                 }
                 self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
@@ -246,7 +246,7 @@ impl NodeRnic {
                 self.connect_loopback(now, StreamId(handle.0), (local, remote));
             }
             Notice::ConnectFailed { handle, error } => {
-                self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
+                self.rnic.handle_stream_lost(StreamId(handle.0), connect_error(error));
             }
             Notice::Closed { handle, error } => {
                 let id = StreamId(handle.0);
@@ -254,7 +254,7 @@ impl NodeRnic {
                     self.host_event(now, id, StreamEvent::Reset);
                 }
                 self.moving.remove(&id);
-                self.rnic.handle_gone(id, end_error(error));
+                self.rnic.handle_stream_lost(id, end_error(error));
             }
             Notice::Bound { endpoint, local } => {
                 if let Some(id) = self.endpoints.get(&endpoint) {
@@ -278,7 +278,7 @@ impl NodeRnic {
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         let Some(listener) = self.rnic.listener_at(remote) else {
-            return self.rnic.handle_gone(id, ConnectError::Refused);
+            return self.rnic.handle_stream_lost(id, ConnectError::Refused);
         };
         let passive = StreamId(self.port.allocate());
         self.loops.join(id, passive);
@@ -301,7 +301,7 @@ impl NodeRnic {
         let Self { rnic, moving, spare, port, is_aligned, .. } = self;
         let Some(stream) = moving.get_mut(&id) else { return };
         call(rnic, &mut HostIo { now, stream, spare });
-        stream.switch.give_host(port, OffloadHandle(id.0), *is_aligned);
+        stream.switch.pass_to_host(port, OffloadHandle(id.0), *is_aligned);
     }
 
     fn host_event(&mut self, now: Instant, id: StreamId, event: StreamEvent) {
@@ -332,11 +332,11 @@ impl NodeRnic {
     /// one.
     fn settle(&mut self, id: StreamId, io: &mut ConnectionIo<'_>) {
         let Some(stream) = self.moving.get_mut(&id) else { return };
-        if stream.switch.sees_fin(|| io.query().delegated.state) {
+        if stream.switch.detects_offloaded_fin(|| io.query().delegated.state) {
             self.host_event(io.now, id, StreamEvent::ShutDown);
         }
         let Some(stream) = self.moving.get_mut(&id) else { return };
-        stream.switch.give_target(io);
+        stream.switch.post_to_target(io);
         if stream.switch.is_settled() {
             self.moving.remove(&id);
             self.rnic.handle_open(id, &mut Io { io, spare: &mut self.spare });
@@ -390,7 +390,7 @@ impl OffloadClient for NodeRnic {
         let id = StreamId(io.handle.0);
         match self.moving.get_mut(&id) {
             Some(stream) => {
-                stream.switch.enter_target();
+                stream.switch.complete_offload();
                 self.settle(id, io);
             }
             None => {
@@ -414,7 +414,7 @@ impl OffloadClient for NodeRnic {
             chain.iter().for_each(|list| stream.switch.complete(list));
         }
         let (chain, end) = self.completed(chain);
-        io.keep_chain(chain);
+        io.recycle_chain(chain);
         self.call(io, Call::Sent(end));
     }
 
@@ -431,7 +431,7 @@ impl OffloadClient for NodeRnic {
 
     fn uploaded(&mut self, handle: OffloadHandle) {
         let new = || HostStream::new(Switch::offloaded());
-        self.moving.entry(StreamId(handle.0)).or_insert_with(new).switch.leave_target();
+        self.moving.entry(StreamId(handle.0)).or_insert_with(new).switch.begin_upload();
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
@@ -465,7 +465,7 @@ impl NodeClient for NodeRnic {
             worked = true;
             self.execute(now, command);
         }
-        while let Some(id) = self.rnic.next_kick() {
+        while let Some(id) = self.rnic.next_scheduled() {
             worked = true;
             if self.loops.contains(id) {
                 let Self { loops, rnic, spare, .. } = self;
@@ -475,7 +475,7 @@ impl NodeClient for NodeRnic {
             if !self.moving.is_empty() {
                 self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
             }
-            connections.kick(OffloadHandle(id.0));
+            connections.schedule_send_room(OffloadHandle(id.0));
         }
         if self.loops.has_work() {
             let Self { loops, rnic, spare, .. } = self;

@@ -26,7 +26,7 @@ pub(super) struct Io<'a, 'b> {
 impl LlpStream for Io<'_, '_> {
     type List = Buffers;
 
-    const MAY_REFUSE: bool = true;
+    const CAN_REFUSE_DATA: bool = true;
 
     fn resume_receive(&mut self) {
         self.io.resume_receive();
@@ -96,7 +96,7 @@ impl LlpStream for Io<'_, '_> {
     }
 
     #[inline]
-    fn super_segment_max(&self) -> usize {
-        self.io.super_segment_max()
+    fn gso_payload_max(&self) -> usize {
+        self.io.gso_payload_max()
     }
 }

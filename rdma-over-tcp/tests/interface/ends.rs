@@ -10,7 +10,7 @@ use rdma_over_tcp::{
     adapter::{self, Adapter, SocketsConfig},
     rnic::{
         Access as Rights, Completion, CompletionQueue, Config, ConnectError, ConnectorId, CqId,
-        Data, LatePosts, Operation, PdId, QpConfig, QpId, QpLimits, ReadLimit, RegionId,
+        Data, ErrorStatePosts, Operation, PdId, QpConfig, QpId, QpLimits, ReadLimit, RegionId,
         RegisteredBuffer, Sge, VerbError, WcStatus, WrFlags,
     },
 };
@@ -68,15 +68,21 @@ impl From<Completion> for Polled {
 }
 
 impl End {
-    pub(crate) fn new(late_posts: LatePosts) -> Self {
+    pub(crate) fn new(error_state_posts: ErrorStatePosts) -> Self {
         let config = Config { rfc7306: true, ..Config::default() };
         let adapter = adapter::open_sockets(SocketsConfig::default(), config).unwrap();
         let (pd, cq, queue, qp) = adapter.with(|rnic, _| {
             let pd = rnic.create_pd().unwrap();
             let (cq, queue) = rnic.create_cq(256, Arc::new(|_| {})).unwrap();
             let limits = QpLimits::default();
-            let config =
-                QpConfig { receive_cq: cq, send_cq: cq, context: 7, limits, srq: None, late_posts };
+            let config = QpConfig {
+                receive_cq: cq,
+                send_cq: cq,
+                context: 7,
+                limits,
+                srq: None,
+                error_state_posts,
+            };
             (pd, cq, queue, rnic.create_qp(pd, config).unwrap())
         });
         Self { adapter, pd, cq, queue, qp }

@@ -7,7 +7,7 @@ use offload_engine::memory::SharedSpan;
 use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Access as Rights, Close, Data, LatePosts, Operation, RegisteredBuffer, Remote, Sge,
+        Access as Rights, Close, Data, ErrorStatePosts, Operation, RegisteredBuffer, Remote, Sge,
         VerbError, WcStatus,
     },
 };
@@ -51,7 +51,7 @@ fn remote(token: u32, address: u64) -> Remote {
 #[test]
 fn no_byte_is_accessed_after_deregistration() {
     for (round, is_source) in (0..6).map(|round| (round, round % 2 == 0)) {
-        let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+        let (near, far) = (End::new(ErrorStatePosts::Flush), End::new(ErrorStatePosts::Flush));
         connect(&near, &far);
         let events = CallbackResults::new();
         let pages = map();
@@ -96,7 +96,7 @@ fn no_byte_is_accessed_after_deregistration() {
 // Regions share pages, each with its own rights and addresses.
 #[test]
 fn regions_overlap() {
-    let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+    let (near, far) = (End::new(ErrorStatePosts::Flush), End::new(ErrorStatePosts::Flush));
     connect(&near, &far);
     let pages = map();
     // SAFETY: no reference to them exists, and they are never unmapped.

@@ -4,9 +4,9 @@ use rdma_over_tcp::{
     adapter::Adapter,
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Access as Rights, Arrival, Close, Completion, Data, Key, LatePosts, Operation, QpConfig,
-        QpLimits, QpState, RegisteredBuffer, Remote, Rnic, Sge, Unpolled, VerbError, WcOpcode,
-        WcStatus, WrFlags,
+        Access as Rights, Arrival, Close, Completion, CompletionRetention, Data, ErrorStatePosts,
+        Key, Operation, QpConfig, QpLimits, QpState, RegisteredBuffer, Remote, Rnic, Sge,
+        VerbError, WcOpcode, WcStatus, WrFlags,
     },
 };
 
@@ -23,7 +23,7 @@ fn region_and_sge(end: &End, bytes: u32) -> (u32, RegisteredBuffer, Sge) {
 // A completion has number and context of the queue pair, opcode, length, solicited event and immediate data.
 #[test]
 fn completions_have_all_fields() {
-    let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+    let (near, far) = (End::new(ErrorStatePosts::Flush), End::new(ErrorStatePosts::Flush));
     connect(&near, &far);
     let (_, _, sge) = region_and_sge(&far, 4096);
     let (token, buffer, _) = region_and_sge(&far, 4096);
@@ -77,19 +77,19 @@ fn completions_have_all_fields() {
     assert!((1 << 16..1 << 24).contains(&near.qp.number()));
 }
 
-// LatePosts::Flush: a request posted after a disconnect is not sent, and completes flushed after the earlier ones;
-// after the end of the connection it completes at once. LatePosts::Refuse: an error, and no completion.
+// ErrorStatePosts::Flush: a request posted after a disconnect is not sent, and completes flushed after the earlier
+// ones; after the end of the connection it completes at once. ErrorStatePosts::Refuse: an error, and no completion.
 #[test]
-fn late_posts() {
-    for late_posts in [LatePosts::Flush, LatePosts::Refuse] {
-        let (near, far) = (End::new(late_posts), End::new(LatePosts::Refuse));
+fn error_state_posts() {
+    for error_state_posts in [ErrorStatePosts::Flush, ErrorStatePosts::Refuse] {
+        let (near, far) = (End::new(error_state_posts), End::new(ErrorStatePosts::Refuse));
         let [(active, _), (_, ended)] = connect(&near, &far);
         let (_, _, sge) = region_and_sge(&far, 4096);
         (1..=3).for_each(|context| far.receive(context, &[sge]));
         near.receive(21, &[]);
-        let (is_flushed, late) = match late_posts {
-            LatePosts::Flush => (true, Ok(())),
-            LatePosts::Refuse => (false, Err(VerbError::NotConnected)),
+        let (is_flushed, late) = match error_state_posts {
+            ErrorStatePosts::Flush => (true, Ok(())),
+            ErrorStatePosts::Refuse => (false, Err(VerbError::NotConnected)),
         };
         outcome(&near, |done| {
             near.adapter.with(|rnic, now| {
@@ -137,8 +137,8 @@ fn close(adapter: &Adapter, key: Key) -> Close {
 // another queue pair in the same queue are.
 #[test]
 fn closed_queue_pair_discards_completions() {
-    for unpolled in [Unpolled::Keep, Unpolled::Discard] {
-        let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+    for retention in [CompletionRetention::Keep, CompletionRetention::Discard] {
+        let (near, far) = (End::new(ErrorStatePosts::Flush), End::new(ErrorStatePosts::Flush));
         let [(active, _), _] = connect(&near, &far);
         let (_, _, sge) = region_and_sge(&far, 4096);
         far.receive(1, &[sge]);
@@ -153,7 +153,7 @@ fn closed_queue_pair_discards_completions() {
                 context: 8,
                 limits: QpLimits::default(),
                 srq: None,
-                late_posts: LatePosts::Flush,
+                error_state_posts: ErrorStatePosts::Flush,
             };
             let other = rnic.create_qp(near.pd, config).unwrap();
             assert_eq!(rnic.post_receive(other, 31, &[]).0, Ok(()));
@@ -164,7 +164,7 @@ fn closed_queue_pair_discards_completions() {
         let done = closed.callback();
         let close_qp = |rnic: &mut Rnic| {
             assert!(rnic.is_in_use(Key::Qp(near.qp)), "not held by its connector");
-            rnic.close_qp(near.qp, unpolled, Box::new(move || done(())))
+            rnic.close_qp(near.qp, retention, Box::new(move || done(())))
         };
         assert_eq!(near.adapter.with(|rnic, _| close_qp(rnic)), Close::Pending);
         assert_eq!(close(&near.adapter, Key::Connector(active)), Close::Done);
@@ -175,9 +175,9 @@ fn closed_queue_pair_discards_completions() {
             polled.push(completion.context);
         }
         polled.sort_unstable();
-        match unpolled {
-            Unpolled::Keep => assert_eq!(polled, [11, 21, 31]),
-            Unpolled::Discard => assert_eq!(polled, [31]),
+        match retention {
+            CompletionRetention::Keep => assert_eq!(polled, [11, 21, 31]),
+            CompletionRetention::Discard => assert_eq!(polled, [31]),
         }
     }
 }
@@ -185,7 +185,7 @@ fn closed_queue_pair_discards_completions() {
 // A connected queue pair is reset, keeps its number, and is connected again; no earlier request is left.
 #[test]
 fn reset_queue_pairs_are_reconnected() {
-    let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+    let (near, far) = (End::new(ErrorStatePosts::Flush), End::new(ErrorStatePosts::Flush));
     let (_, _, sge) = region_and_sge(&far, 4096);
     for round in 0..3_u64 {
         let [(active, _), (passive, ended)] = connect(&near, &far);

@@ -26,9 +26,9 @@ use crate::{
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// Longer than the times of all nudges, shorter than any limit that ends a connection.
+/// Longer than the times of all empty Writes, shorter than any limit that ends a connection.
 const LONG: Duration = Duration::from_secs(4);
-const NUDGES: usize = 6;
+const EMPTY_WRITES: usize = 6;
 const SEND: u64 = 9;
 
 /// Connection of the adapter to a peer whose MPA frames are built by the test.
@@ -109,33 +109,33 @@ impl Connected {
         messages
     }
 
-    fn nudges(&self) -> u64 {
-        self.bench.adapters[1].counters().nudges
+    fn empty_writes(&self) -> u64 {
+        self.bench.adapters[1].counters().empty_writes
     }
 }
 
 // RDM-5.1-3, MPE-9.2-7: Writes after the RTR, no sooner than their times, which double, and no more than six.
 #[test]
-fn a_silent_peer_is_nudged() {
+fn silent_peer_receives_empty_writes() {
     for policy in POLICIES {
         let config = config();
-        let time = config.nudge_timeout;
+        let time = config.accept_race_timeout;
         let mut it = Connected::new(policy, config, RtrSet::only(RtrKind::Write));
         let begun = it.bench.pair.now;
         it.complete();
         assert_eq!(it.messages(begun, time), ["empty Write"], "{policy:?}: the RTR");
         let mut due = time;
-        for sent in 1..=NUDGES as u64 {
+        for sent in 1..=EMPTY_WRITES as u64 {
             let messages = it.messages(begun, due + 4 * DELAY);
-            assert_eq!(messages, ["empty Write"], "{policy:?}: nudge {sent}");
-            assert_eq!(it.nudges(), sent);
+            assert_eq!(messages, ["empty Write"], "{policy:?}: empty Write {sent}");
+            assert_eq!(it.empty_writes(), sent);
             assert_eq!(it.messages(begun, due + time * (1 << sent)), [""; 0], "{policy:?}: {sent}");
             due += time * (1 << sent);
         }
         it.send();
         let begun = it.bench.pair.now;
         assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
-        assert_eq!(it.nudges(), NUDGES as u64);
+        assert_eq!(it.empty_writes(), EMPTY_WRITES as u64);
         assert_eq!(it.side.qp.stats().writes, 0, "not a request of the consumer");
         assert_eq!(it.side.outcome(SEND), Some(NtStatus::SUCCESS));
         assert!(it.side.qp.is_connected());
@@ -144,7 +144,7 @@ fn a_silent_peer_is_nudged() {
 
 // A peer that has sent a message has received the first one.
 #[test]
-fn peer_that_sends_gets_no_nudges() {
+fn peer_that_sends_receives_no_empty_writes() {
     for policy in POLICIES {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         it.side.receive(1, 64);
@@ -154,13 +154,13 @@ fn peer_that_sends_gets_no_nudges() {
         it.peer.send(&mut it.bench, it.handle, send);
         assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
         assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
-        assert_eq!(it.nudges(), 0);
+        assert_eq!(it.empty_writes(), 0);
     }
 }
 
 // A peer that sends before the consumer's first message gets no Writes either.
 #[test]
-fn peer_that_sends_first_gets_no_nudges() {
+fn peer_that_sends_first_receives_no_empty_writes() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     for policy in POLICIES {
         let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
@@ -174,33 +174,37 @@ fn peer_that_sends_first_gets_no_nudges() {
         it.send();
         let begun = it.bench.pair.now;
         assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
-        assert_eq!(it.nudges(), 0);
+        assert_eq!(it.empty_writes(), 0);
     }
 }
 
 // A peer that sends late gets no further Writes.
 #[test]
-fn late_peer_message_stops_nudges() {
+fn late_peer_message_stops_empty_writes() {
     for policy in POLICIES {
         let config = config();
-        let time = config.nudge_timeout;
+        let time = config.accept_race_timeout;
         let mut it = Connected::new(policy, config, RtrSet::only(RtrKind::Write));
         it.side.receive(1, 64);
         let begun = it.bench.pair.now;
         it.complete();
-        assert_eq!(it.messages(begun, 2 * time), ["empty Write"; 2], "{policy:?}: RTR and nudge");
+        assert_eq!(
+            it.messages(begun, 2 * time),
+            ["empty Write"; 2],
+            "{policy:?}: RTR and empty Write"
+        );
         let send = fpdu(&send_header(true, SendKind::Plain, Msn(1), 0), b"hello");
         it.peer.send(&mut it.bench, it.handle, send);
         assert_eq!(it.messages(begun, LONG), [""; 0], "{policy:?}");
         assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
-        assert_eq!(it.nudges(), 1);
+        assert_eq!(it.empty_writes(), 1);
         assert!(it.side.qp.is_connected());
     }
 }
 
 // A peer that selects a Read as RTR has not announced support of an empty Write.
 #[test]
-fn peer_with_other_rtr_gets_no_nudges() {
+fn peer_with_other_rtr_receives_no_empty_writes() {
     let rtr = RtrSet { send: false, write: true, read: true };
     for policy in POLICIES {
         let config = AdapterConfig { rtr, ..config() };
@@ -208,14 +212,14 @@ fn peer_with_other_rtr_gets_no_nudges() {
         let begun = it.bench.pair.now;
         it.complete();
         assert_eq!(it.messages(begun, LONG), ["Read"], "{policy:?}: the RTR");
-        assert_eq!(it.nudges(), 0);
+        assert_eq!(it.empty_writes(), 0);
     }
 }
 
 // MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the consumer sends the first
 // message.
 #[test]
-fn nudges_follow_the_first_message() {
+fn empty_writes_follow_first_message() {
     let client_server = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     let plain = AdapterConfig { revision: Revision::One, ..config() };
     for policy in POLICIES {
@@ -227,15 +231,15 @@ fn nudges_follow_the_first_message() {
             it.send();
             let begun = it.bench.pair.now;
             let messages = it.messages(begun, LONG);
-            assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; NUDGES][..])));
-            assert_eq!(it.nudges(), NUDGES as u64);
+            assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; EMPTY_WRITES][..])));
+            assert_eq!(it.empty_writes(), EMPTY_WRITES as u64);
         }
     }
 }
 
-// Requests completed inside the adapter send no message: the nudges begin after the first one that does.
+// Requests completed inside the adapter send no message: the empty Writes begin after the first one that does.
 #[test]
-fn late_first_message_is_followed_by_all_nudges() {
+fn late_first_message_is_followed_by_all_empty_writes() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     for policy in POLICIES {
         let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
@@ -248,13 +252,13 @@ fn late_first_message_is_followed_by_all_nudges() {
         it.send();
         let begun = it.bench.pair.now;
         let messages = it.messages(begun, LONG);
-        assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; NUDGES][..])));
+        assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; EMPTY_WRITES][..])));
     }
 }
 
-// A disconnect before the nudge is due: the FIN wakes the peer.
+// A disconnect before the empty Write is due: the FIN wakes the peer.
 #[test]
-fn disconnect_stops_nudges() {
+fn disconnect_stops_empty_writes() {
     for policy in POLICIES {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         let begun = it.bench.pair.now;
@@ -263,6 +267,6 @@ fn disconnect_stops_nudges() {
         assert_eq!(it.connector.disconnect(done.callback()), NtStatus::PENDING);
         assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
         assert!(done.is_done());
-        assert_eq!(it.nudges(), 0);
+        assert_eq!(it.empty_writes(), 0);
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io};
 use host_stack::{
     host::HostConfig,
     node::Core,
-    simulation::{Pair, Stall, has_no_connection, impaired_wire, patient_engine},
+    simulation::{Pair, Stall, engine_with_long_time_wait, has_no_connection, impaired_wire},
 };
 use offload_engine::{
     link::{Impaired, Link},
@@ -14,7 +14,7 @@ use offload_engine::{
 };
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, simulation::AdapterClient};
 
-use crate::{moves::Moves, plan::Plan, stream::ByteStream};
+use crate::{moves::Migrators, plan::Plan, stream::ByteStream};
 
 /// Limit of the virtual time of one seed. A lost FIN, with the peer's TIME-WAIT after it, takes minutes.
 const LIMIT: Instant = Instant::from_millis(1_800_000);
@@ -24,7 +24,7 @@ pub(crate) type Wire = Impaired<Box<dyn Link>>;
 
 fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
     let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
-    let mut engine = patient_engine(mac);
+    let mut engine = engine_with_long_time_wait(mac);
     engine.tcp.push = plan.push;
     let host = HostConfig {
         mtu: plan.link.mtu,
@@ -120,7 +120,7 @@ pub(crate) struct Bench {
     /// Byte stream of another client.
     pub(crate) stream: Option<ByteStream>,
     /// Mover of the connections.
-    pub(crate) moves: Option<Moves>,
+    pub(crate) moves: Option<Migrators>,
 }
 
 impl Bench {

@@ -33,7 +33,7 @@ const DELAY: Duration = Duration::from_millis(50);
 const SOON: Duration = Duration::from_millis(300);
 
 /// Two connected queue pairs on a lossless link.
-struct Scene {
+struct Fixture {
     bench: Bench,
     sides: [Side; 2],
     connectors: [Connector; 2],
@@ -41,7 +41,7 @@ struct Scene {
     end_reason: Arc<OnceLock<u32>>,
 }
 
-impl Scene {
+impl Fixture {
     fn new(policy: OffloadPolicy) -> Self {
         Self::with(policy, |_| {})
     }
@@ -60,9 +60,9 @@ impl Scene {
         let reason_slot = end_reason.clone();
         let event = Box::new(move |reason| reason_slot.set(reason).unwrap());
         let connectors = connect(&mut bench, [&sides[0], &sides[1]], remote, Some(event));
-        let mut scene = Self { bench, sides, connectors, end_reason };
-        scene.settle();
-        scene
+        let mut fixture = Self { bench, sides, connectors, end_reason };
+        fixture.settle();
+        fixture
     }
 
     /// Runs until no work is left at the current time.
@@ -140,35 +140,35 @@ fn a_disconnect_ends_with_its_acknowledgment() {
         (OffloadPolicy::Always, Some(OffloadState::InHost)),
         (OffloadPolicy::Never, Some(OffloadState::Offloaded)),
     ] {
-        let mut scene = Scene::new(policy);
-        let begun = scene.bench.pair.now;
-        let results = scene.disconnect(0);
-        let (handle, from) = scene.place().unwrap();
+        let mut fixture = Fixture::new(policy);
+        let begun = fixture.bench.pair.now;
+        let results = fixture.disconnect(0);
+        let (handle, from) = fixture.place().unwrap();
         assert_eq!(from == OffloadState::InHost, policy == OffloadPolicy::Never);
         match moves_to {
-            Some(OffloadState::InHost) => scene.core().request(Request::Upload { handle }),
-            Some(_) => scene.core().request(Request::Offload { handle }),
+            Some(OffloadState::InHost) => fixture.core().request(Request::Upload { handle }),
+            Some(_) => fixture.core().request(Request::Offload { handle }),
             None => {}
         }
-        scene.settle();
-        let place = scene.place().unwrap().1;
-        assert_eq!((scene.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
-        let took = scene.until(&results) - begun;
+        fixture.settle();
+        let place = fixture.place().unwrap().1;
+        assert_eq!((fixture.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
+        let took = fixture.until(&results) - begun;
         assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {moves_to:?}: {took:?}");
-        assert!(scene.end_reason.get().is_some(), "{policy:?}: no event for the FIN");
-        scene.close();
+        assert!(fixture.end_reason.get().is_some(), "{policy:?}: no event for the FIN");
+        fixture.close();
     }
 }
 
 // NDK-LIFE-11: the close of a queue pair resets its connection.
 #[test]
-fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
+fn closed_queue_pair_resets_its_connection_in_either_stack() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
-        let mut scene = Scene::new(policy);
-        scene.sides[1].qp.receive(5, &[]).unwrap();
-        let begun = scene.bench.pair.now;
-        assert_eq!(scene.sides[0].qp.close(|| {}), NtStatus::PENDING);
-        let Scene { bench, sides: [_, peer], .. } = &mut scene;
+        let mut fixture = Fixture::new(policy);
+        fixture.sides[1].qp.receive(5, &[]).unwrap();
+        let begun = fixture.bench.pair.now;
+        assert_eq!(fixture.sides[0].qp.close(|| {}), NtStatus::PENDING);
+        let Fixture { bench, sides: [_, peer], .. } = &mut fixture;
         bench.run(|| peer.outcome(5).is_some()).unwrap();
         assert_eq!(peer.outcome(5), Some(NtStatus::CANCELLED));
         let took = bench.pair.now - begun;
@@ -186,25 +186,25 @@ fn dead_peer_is_detected() {
     let default = AdapterConfig::default().keep_alive.unwrap();
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
         for keep_alive in [default, fast] {
-            let mut scene = Scene::with(policy, |it| it.keep_alive = Some(keep_alive));
-            scene.sides[1].receive(5, 64);
-            scene.rest();
-            let begun = scene.bench.pair.now;
-            let ended = scene
+            let mut fixture = Fixture::with(policy, |it| it.keep_alive = Some(keep_alive));
+            fixture.sides[1].receive(5, 64);
+            fixture.rest();
+            let begun = fixture.bench.pair.now;
+            let ended = fixture
                 .run_survivor(begun + 2 * keep_alive.limit())
                 .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: connection not ended"));
             let took = ended - begun;
             // The last segment of the peer arrived shortly before.
             let limits = keep_alive.limit() - SOON..=keep_alive.limit();
             assert!(limits.contains(&took), "{policy:?}: {took:?}");
-            assert_eq!(scene.end_reason.get(), Some(&DisconnectReason::NO_ANSWER.0));
-            assert_eq!(scene.sides[1].outcome(5), Some(NtStatus::CANCELLED));
-            assert!(!scene.sides[1].qp.is_connected());
+            assert_eq!(fixture.end_reason.get(), Some(&DisconnectReason::NO_ANSWER.0));
+            assert_eq!(fixture.sides[1].outcome(5), Some(NtStatus::CANCELLED));
+            assert!(!fixture.sides[1].qp.is_connected());
         }
-        let mut scene = Scene::with(policy, |it| it.keep_alive = None);
-        scene.rest();
-        let begun = scene.bench.pair.now;
-        assert_eq!(scene.run_survivor(begun + 100 * default.limit()), None, "{policy:?}");
+        let mut fixture = Fixture::with(policy, |it| it.keep_alive = None);
+        fixture.rest();
+        let begun = fixture.bench.pair.now;
+        assert_eq!(fixture.run_survivor(begun + 100 * default.limit()), None, "{policy:?}");
     }
 }
 
@@ -212,14 +212,14 @@ fn dead_peer_is_detected() {
 #[test]
 fn idle_peer_stays_connected() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
-        let mut scene = Scene::new(policy);
-        let until = scene.bench.pair.now + Duration::from_secs(3600);
-        let _ = scene.bench.pair.run(until, |_| None::<()>);
+        let mut fixture = Fixture::new(policy);
+        let until = fixture.bench.pair.now + Duration::from_secs(3600);
+        let _ = fixture.bench.pair.run(until, |_| None::<()>);
         assert!(
-            until.saturating_since(scene.bench.pair.now) < Duration::from_secs(60),
+            until.saturating_since(fixture.bench.pair.now) < Duration::from_secs(60),
             "no keep-alive probe sent"
         );
-        assert!(scene.sides.iter().all(|side| side.qp.is_connected()));
-        assert_eq!(scene.end_reason.get(), None);
+        assert!(fixture.sides.iter().all(|side| side.qp.is_connected()));
+        assert_eq!(fixture.end_reason.get(), None);
     }
 }

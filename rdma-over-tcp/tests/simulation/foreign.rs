@@ -21,7 +21,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use crate::{
     bench::Bench,
-    moves::Moves,
+    moves::Migrators,
     plan::{Plan, draw, once_in},
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct End {
     /// True if the deregistration pended.
     pub(crate) is_pending: bool,
     /// True if the peer had not acknowledged all data when the pages were unmapped.
-    pub(crate) was_under_way: bool,
+    pub(crate) was_in_flight: bool,
 }
 
 /// Status passed to a callback.
@@ -191,7 +191,7 @@ pub(crate) fn run(seed: u64) -> End {
         plan.mix_policies(rng);
     }
     let mut bench = Bench::new(&plan, [seed, seed + 1]);
-    bench.moves = moves.then(|| Moves::new(rng));
+    bench.moves = moves.then(|| Migrators::new(rng));
     let [mut near, mut far] = [0, 1].map(|at| Side::new(&bench.adapters[at]));
     let remote = SocketAddr::new(plan.addresses[1], 7000);
     let _connectors = connect(&mut bench, [&near, &far], remote, None);
@@ -240,7 +240,7 @@ pub(crate) fn run(seed: u64) -> End {
     } else {
         assert_eq!(status, NtStatus::SUCCESS);
     }
-    let was_under_way = near.outcome(1).is_none();
+    let was_in_flight = near.outcome(1).is_none();
     drop(source);
     assert_eq!(Arc::strong_count(&owner), 1, "seed {seed}: memory still referenced");
     pages.unmap();
@@ -262,5 +262,5 @@ pub(crate) fn run(seed: u64) -> End {
         assert!(placed[..end] == content[..end], "seed {seed}");
         assert!(end < length && placed[end..].iter().all(|byte| *byte == 0), "seed {seed}");
     }
-    End { is_whole, is_pending, was_under_way }
+    End { is_whole, is_pending, was_in_flight }
 }

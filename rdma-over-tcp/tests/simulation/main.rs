@@ -117,11 +117,11 @@ fn foreign_memory() {
     let seen: Vec<foreign::End> =
         FOREIGN.run(foreign::run, |seen: &mut Vec<_>, end| seen.push(end));
     let count = |is: fn(&foreign::End) -> bool| seen.iter().filter(|end| is(end)).count();
-    let under_way = count(|end| end.is_whole && end.is_pending && end.was_under_way);
+    let in_progress = count(|end| end.is_whole && end.is_pending && end.was_in_flight);
     let ended = count(|end| !end.is_whole && end.is_pending);
     let before = count(|end| !end.is_pending);
-    println!("{under_way} copied aside, {ended} ended, {before} not in use, of {}", seen.len());
-    assert!(seen.len() < 100 || [under_way, ended, before].iter().all(|count| *count > 0));
+    println!("{in_progress} copied aside, {ended} ended, {before} not in use, of {}", seen.len());
+    assert!(seen.len() < 100 || [in_progress, ended, before].iter().all(|count| *count > 0));
 }
 
 /// As [`SUITE`], with queue pairs that share a receive queue.
@@ -175,7 +175,7 @@ fn random_calls() {
 
 // The bench is deterministic: the same seed gives the same run.
 #[test]
-fn a_seed_is_a_run() {
+fn seed_determines_run() {
     for seed in [3, 4] {
         assert_eq!(scenario::run(seed), scenario::run(seed));
         assert_eq!(scenario::run_shared(seed), scenario::run_shared(seed));

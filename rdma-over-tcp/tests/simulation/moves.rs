@@ -11,7 +11,7 @@ use oorandom::Rand64;
 use crate::plan::{draw, once_in};
 
 /// Mover of the connections of one node.
-struct Mover {
+struct Migrator {
     /// Pending list of connections.
     rows: Option<Receiver<Vec<ConnectionRow>>>,
     /// Time of the next request.
@@ -19,8 +19,8 @@ struct Mover {
 }
 
 /// Movers of both nodes.
-pub(crate) struct Moves {
-    movers: [Mover; 2],
+pub(crate) struct Migrators {
+    movers: [Migrator; 2],
     rng: Rand64,
     /// Maximum time between two requests, µs.
     rest: usize,
@@ -33,11 +33,11 @@ pub(crate) struct Moves {
 const FREQUENT_MAX: u32 = 5_000;
 const RARE: usize = 100_000;
 
-impl Moves {
+impl Migrators {
     pub(crate) fn new(rng: &mut Rand64) -> Self {
         let mut rng = Rand64::new(u128::from(rng.rand_u64()));
         let rest = [300, 3_000, 30_000][draw(&mut rng, 3)];
-        let movers = [(); 2].map(|()| Mover { rows: None, due: Instant::ZERO });
+        let movers = [(); 2].map(|()| Migrator { rows: None, due: Instant::ZERO });
         Self { movers, rng, rest, frequent: FREQUENT_MAX }
     }
 

@@ -32,7 +32,7 @@ const SMALL: usize = 20_000;
 const LATER: u8 = 0xee;
 
 /// Connected peer, and the side that it reads from.
-struct Scene {
+struct Fixture {
     bench: Bench,
     peer: Peer,
     handle: OffloadHandle,
@@ -41,7 +41,7 @@ struct Scene {
     octets: Vec<u8>,
 }
 
-impl Scene {
+impl Fixture {
     fn new(policy: OffloadPolicy, seed: u64) -> Self {
         let mut adapter: AdapterConfig = config();
         adapter.limits.fast_register_pages_max = 1024;
@@ -171,14 +171,14 @@ impl Drained {
 fn revoked_before_its_turn() {
     for policy in POLICIES {
         for seed in 0..3 {
-            let mut scene = Scene::new(policy, seed);
-            let (first, first_mr) = scene.registered(LARGE);
-            let (second, second_mr) = scene.registered(SMALL);
-            scene.request_read(1, first.address(), first_mr.remote_token(), LARGE);
-            let ulpdu = scene.request_read(2, second.address(), second_mr.remote_token(), SMALL);
-            scene.stall();
+            let mut fixture = Fixture::new(policy, seed);
+            let (first, first_mr) = fixture.registered(LARGE);
+            let (second, second_mr) = fixture.registered(SMALL);
+            fixture.request_read(1, first.address(), first_mr.remote_token(), LARGE);
+            let ulpdu = fixture.request_read(2, second.address(), second_mr.remote_token(), SMALL);
+            fixture.stall();
             assert_eq!(second_mr.deregister(|| {}), NtStatus::SUCCESS);
-            let drained = scene.drain(usize::MAX, || {});
+            let drained = fixture.drain(usize::MAX, || {});
             assert!(
                 drained.data == pattern(LARGE),
                 "{policy:?}, seed {seed}: first response incomplete"
@@ -195,26 +195,26 @@ enum Revocation {
     Close,
     Invalidate,
     /// By a Send with Invalidate of the peer.
-    ByThePeer,
+    ByPeer,
 }
 
 /// Revokes the region in the middle of a response, and overwrites the memory when that is complete.
 fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
-    let mut scene = Scene::new(policy, seed);
-    let memory = scene.memory(LARGE);
-    let is_fast = matches!(revocation, Revocation::Invalidate | Revocation::ByThePeer);
+    let mut fixture = Fixture::new(policy, seed);
+    let memory = fixture.memory(LARGE);
+    let is_fast = matches!(revocation, Revocation::Invalidate | Revocation::ByPeer);
     let (mr, address) = match is_fast {
-        false => (scene.side.register(&memory, MrFlags::ALLOW_REMOTE_READ), memory.address()),
+        false => (fixture.side.register(&memory, MrFlags::ALLOW_REMOTE_READ), memory.address()),
         true => {
-            let mr = scene.side.fast_registered(1, &memory, OpFlags::ALLOW_REMOTE_READ);
-            let Scene { bench, peer, side, .. } = &mut scene;
+            let mr = fixture.side.fast_registered(1, &memory, OpFlags::ALLOW_REMOTE_READ);
+            let Fixture { bench, peer, side, .. } = &mut fixture;
             peer.until(bench, || side.outcome(1).is_some());
             (mr, 0)
         }
     };
     let token = mr.remote_token();
-    let ulpdu = scene.request_read(1, address, token, LARGE);
-    scene.stall();
+    let ulpdu = fixture.request_read(1, address, token, LARGE);
+    fixture.stall();
     let done = CallbackResults::default();
     let callback = done.callback();
     let end = move || callback(NtStatus::SUCCESS);
@@ -222,36 +222,36 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
         Revocation::Deregister => assert_eq!(mr.deregister(end), NtStatus::SUCCESS),
         Revocation::Close => {
             let status = mr.close(end);
-            let Scene { bench, peer, .. } = &mut scene;
+            let Fixture { bench, peer, .. } = &mut fixture;
             if status == NtStatus::PENDING {
                 peer.until(bench, || done.is_done());
             }
         }
         Revocation::Invalidate => {
-            scene.side.qp.invalidate(2, &mr, OpFlags::empty()).unwrap();
+            fixture.side.qp.invalidate(2, &mr, OpFlags::empty()).unwrap();
             // It is processed after the response.
-            assert_eq!(scene.side.outcome(2), None);
-            let drained = scene.drain(LARGE, || {});
+            assert_eq!(fixture.side.outcome(2), None);
+            let drained = fixture.drain(LARGE, || {});
             assert!(drained.data == pattern(LARGE), "{policy:?}, seed {seed}");
-            let Scene { bench, peer, side, .. } = &mut scene;
+            let Fixture { bench, peer, side, .. } = &mut fixture;
             peer.until(bench, || side.outcome(2).is_some());
             assert_eq!(side.outcome(2), Some(NtStatus::SUCCESS));
-            let ulpdu = scene.request_read(2, address, token, SMALL);
-            let drained = scene.drain(usize::MAX, || {});
+            let ulpdu = fixture.request_read(2, address, token, SMALL);
+            let drained = fixture.drain(usize::MAX, || {});
             return drained.assert_terminate(WireError::ProtectionInvalidStag, &ulpdu, 0);
         }
-        Revocation::ByThePeer => {
-            scene.side.qp.receive(3, &[]).unwrap();
+        Revocation::ByPeer => {
+            fixture.side.qp.receive(3, &[]).unwrap();
             let kind = SendKind::Invalidate(Stag(token));
             let send = fpdu(&send_header(true, kind, Msn(1), 0), b"");
-            let Scene { bench, peer, handle, side, .. } = &mut scene;
+            let Fixture { bench, peer, handle, side, .. } = &mut fixture;
             peer.send(bench, *handle, send);
             peer.until(bench, || side.outcome(3).is_some());
             assert_eq!(side.outcome(3), Some(NtStatus::SUCCESS));
         }
     }
     memory.write_at(0, &vec![LATER; LARGE]);
-    let drained = scene.drain(usize::MAX, || {});
+    let drained = fixture.drain(usize::MAX, || {});
     let sent = drained.data.len();
     assert!(sent > SMALL && sent < LARGE, "{policy:?}, seed {seed}, {revocation:?}: {sent}");
     assert!(drained.data == pattern(LARGE)[..sent], "bytes written after the revocation");
@@ -263,12 +263,9 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
 #[test]
 fn nothing_is_sent_after_revocation() {
     for policy in POLICIES {
-        for revocation in [
-            Revocation::Deregister,
-            Revocation::Close,
-            Revocation::Invalidate,
-            Revocation::ByThePeer,
-        ] {
+        for revocation in
+            [Revocation::Deregister, Revocation::Close, Revocation::Invalidate, Revocation::ByPeer]
+        {
             (0..3).for_each(|seed| revoked_midway(policy, seed, revocation));
         }
     }
@@ -280,11 +277,11 @@ fn nothing_is_sent_after_revocation() {
 fn written_while_it_is_read() {
     for policy in POLICIES {
         for (seed, octets) in [(1, LARGE), (2, LARGE), (3, SMALL), (4, SMALL)] {
-            let mut scene = Scene::new(policy, seed);
-            let (memory, mr) = scene.registered(octets);
-            scene.request_read(1, memory.address(), mr.remote_token(), octets);
+            let mut fixture = Fixture::new(policy, seed);
+            let (memory, mr) = fixture.registered(octets);
+            fixture.request_read(1, memory.address(), mr.remote_token(), octets);
             let mut round = 0_usize;
-            let drained = scene.drain(octets, || {
+            let drained = fixture.drain(octets, || {
                 round += 1;
                 let piece = SMALL / 2;
                 memory.write_at(round * 7919 % (octets - piece), &vec![round as u8; piece]);

@@ -21,7 +21,7 @@ use crate::{
     bench::{Bench, Stage},
     extensions::Shared,
     loopback::Loopback,
-    moves::Moves,
+    moves::Migrators,
     plan::{Action, Conversation, Plan, SidePlan, conversations, draw, once_in},
     side::Side,
     stream::ByteStream,
@@ -454,7 +454,7 @@ enum Background {
     /// A byte stream.
     Stream,
     /// Moves of the connections.
-    Mover,
+    Migrator,
 }
 
 /// Runs one seed; returns its counters.
@@ -469,14 +469,14 @@ pub(crate) fn run_shared(seed: u64) -> (String, usize) {
 
 /// Runs one seed with connections moved between the stacks; also returns the number of moves.
 pub(crate) fn run_moved(seed: u64) -> (String, usize) {
-    play(seed, Background::Mover)
+    play(seed, Background::Migrator)
 }
 
 fn play(seed: u64, background: Background) -> (String, usize) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
     plan.allow_queued_messages();
-    if background == Background::Mover {
+    if background == Background::Migrator {
         plan.mix_policies(&mut rng);
     }
     let conversations = conversations(&mut rng, &plan);
@@ -488,7 +488,7 @@ fn play(seed: u64, background: Background) -> (String, usize) {
             let server = SocketAddr::new(world.plan.addresses[1], world.plan.port);
             bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, server));
         }
-        Background::Mover => bench.moves = Some(Moves::new(&mut rng)),
+        Background::Migrator => bench.moves = Some(Migrators::new(&mut rng)),
     }
     world.act_plan(&mut rng, &mut bench);
     let outcome = bench.run_stream();

@@ -22,13 +22,13 @@ use rdma_over_tcp::{
 use crate::{
     bench::{Bench, Stage},
     foreign::CallbackResults,
-    moves::Moves,
+    moves::Migrators,
     plan::{INLINE_MAX, Plan, draw, once_in},
 };
 
 const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
 /// Content of a slot without received data.
-const UNTOUCHED: u8 = 0xee;
+const UNCHANGED: u8 = 0xee;
 
 /// Closes an object, with the callback for a pending close.
 type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
@@ -91,7 +91,7 @@ impl Line {
     }
 
     /// Messages that have consumed a receive, or will.
-    fn under_way(&self) -> usize {
+    fn in_progress(&self) -> usize {
         if self.is_broken { 0 } else { self.sent - self.received }
     }
 }
@@ -149,7 +149,7 @@ impl Receiver {
     /// Posts a slot, as two entries.
     fn post(&mut self, slot: usize) {
         let start = slot * self.slot_bytes;
-        self.buffer.write_at(start, &vec![UNTOUCHED; self.slot_bytes]);
+        self.buffer.write_at(start, &vec![UNCHANGED; self.slot_bytes]);
         let sge = |offset: usize, length: usize| Sge {
             address: self.buffer.address() + (start + offset) as u64,
             length: length as u32,
@@ -199,7 +199,7 @@ impl Receiver {
                     let mut content = vec![0; self.slot_bytes];
                     self.buffer.read_at(slot * self.slot_bytes, &mut content);
                     assert!(content[..bytes] == message(pair, line.received, bytes));
-                    assert!(content[bytes..].iter().all(|byte| *byte == UNTOUCHED));
+                    assert!(content[bytes..].iter().all(|byte| *byte == UNCHANGED));
                     line.received += 1;
                 }
                 self.post(slot);
@@ -242,7 +242,7 @@ pub(crate) fn run(seed: u64) -> End {
         plan.mix_policies(rng);
     }
     let mut bench = Bench::new(&plan, [seed, seed + 1]);
-    bench.moves = moves.then(|| Moves::new(rng));
+    bench.moves = moves.then(|| Migrators::new(rng));
     let most = [300, 3_000, 40_000][draw(rng, 3)];
     let slots = 2 + draw(rng, 12);
     let first_limit = draw(rng, slots + 1) as u32;
@@ -308,7 +308,7 @@ pub(crate) fn run(seed: u64) -> End {
             }
         }
         // As many as have a receive.
-        let free = receiver.posted - lines.iter().map(Line::under_way).sum::<usize>();
+        let free = receiver.posted - lines.iter().map(Line::in_progress).sum::<usize>();
         for _ in 0..free.min(4) {
             let pair = draw(rng, lines.len());
             lines[pair].send(pair);

@@ -27,8 +27,8 @@ const READ_AT: usize = 4 * LENGTH;
 const RACE: usize = 60_000;
 const RACE_AT: usize = 5 * LENGTH;
 /// Offset of memory read while the peer writes it.
-const RACED_AT: usize = RACE_AT + RACE;
-const BUFFER: usize = RACED_AT + RACE;
+const CONCURRENT_READ_AT: usize = RACE_AT + RACE;
+const BUFFER: usize = CONCURRENT_READ_AT + RACE;
 /// Writes and Reads of that memory.
 pub(crate) const RACES: u32 = 12;
 /// Last message of a round, and of the last round.
@@ -238,7 +238,7 @@ impl End {
                 let mut seen = vec![0; RACE];
                 while !is_over.load(Ordering::Relaxed) {
                     buffer.write_at(RACE_AT, &data);
-                    buffer.read_at(RACED_AT, &mut seen);
+                    buffer.read_at(CONCURRENT_READ_AT, &mut seen);
                     assert!(seen.iter().zip(&data).all(|(seen, byte)| [0, *byte].contains(seen)));
                 }
             })
@@ -249,7 +249,7 @@ impl End {
         let (address, token) = self.peer;
         let source = [Sge { length: RACE as u32, ..self.sge(RACE_AT) }];
         for round in 1..=RACES {
-            let target = address + RACED_AT as u64;
+            let target = address + CONCURRENT_READ_AT as u64;
             self.qp.write(1, Data::Registered(&source), target, token, OpFlags::empty()).unwrap();
             let theirs = address + RACE_AT as u64;
             self.qp.read(3, &[self.sge(READ_AT)], theirs, token, OpFlags::empty()).unwrap();
@@ -260,7 +260,7 @@ impl End {
         is_over.store(true, Ordering::Relaxed);
         racer.join().unwrap();
         let mut placed = vec![0; RACE];
-        self.buffer.read_at(RACED_AT, &mut placed);
+        self.buffer.read_at(CONCURRENT_READ_AT, &mut placed);
         assert!(placed == data);
         self.receives + self.reads + self.sends + self.writes
     }

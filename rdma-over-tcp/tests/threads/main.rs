@@ -281,7 +281,7 @@ fn memory_passes_while_connections_move() {
 }
 
 #[test]
-fn memory_that_others_write_is_sent_and_read() {
+fn concurrently_written_memory_is_sent_and_read() {
     run_ends(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
 }
 

@@ -114,7 +114,7 @@ pub enum FpduCut {
     Emss,
     /// FPDUs as large as a GSO packet.
     #[serde(rename = "gso_packet")]
-    SuperSegment,
+    GsoPacket,
     /// FPDUs as large as MPA allows.
     Max,
 }
@@ -123,7 +123,7 @@ impl fmt::Display for FpduCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Emss => "one per segment",
-            Self::SuperSegment => "one per GSO packet",
+            Self::GsoPacket => "one per GSO packet",
             Self::Max => "of up to 64 KiB",
         })
     }

@@ -129,7 +129,7 @@ impl Slots {
     }
 
     /// Frees `slot` and returns the `length` bytes received into it.
-    pub fn give_back(&mut self, slot: u32, length: u32) -> Vec<u8> {
+    pub fn release(&mut self, slot: u32, length: u32) -> Vec<u8> {
         let mut octets = vec![0; CONTROL_BYTES.min(length as usize)];
         self.region.buffer.read_at(slot as usize * CONTROL_BYTES, &mut octets);
         self.free.push(slot);

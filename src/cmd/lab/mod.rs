@@ -42,12 +42,12 @@ use self::{
 };
 use crate::{
     adapter::{Transport, TransportArgs},
-    control::place::ControlPlace,
+    control::socket_path::ControlSocketPath,
     environment,
     failure::Failure,
-    namespace::{self, Entered},
+    namespace::{self, EntryMethod},
     net::{NamespaceOf, Netlink, VethEnd},
-    options::{NodeArgs, NodeSetup, Quietness},
+    options::{NodeArgs, NodeSetup, OutputArgs},
     report::Console,
     units::{IpPrefix, format_bytes},
 };
@@ -111,7 +111,7 @@ pub struct LabArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 
     /// Transport of the queue pair.
     #[command(flatten)]
@@ -223,7 +223,10 @@ impl LabArgs {
     }
 
     fn has_control_path(&self) -> bool {
-        matches!(ControlPlace::resolve(self.node.control.as_deref()), ControlPlace::Path(_))
+        matches!(
+            ControlSocketPath::resolve(self.node.control.as_deref()),
+            ControlSocketPath::Path(_)
+        )
     }
 
     fn nodes(&self) -> Result<[NodeSetup; 2], Failure> {
@@ -307,8 +310,8 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let is_loopback = match namespace::enter() {
         Ok(entered) => {
             let way = match entered {
-                Entered::Privileged => "as root",
-                Entered::UserNamespace => "through a user namespace",
+                EntryMethod::Privileged => "as root",
+                EntryMethod::UserNamespace => "through a user namespace",
             };
             console.step(format_args!("namespaces: two, {way}; seed {seed}"));
             false
@@ -366,7 +369,7 @@ fn print_result(
     if result.operations.is_empty() {
         return;
     }
-    console.say(format_args!("\n{}", result.table()));
+    console.print(format_args!("\n{}", result.table()));
     if config.transport == Transport::Tap {
         console.step("TX counters of node A, counted after segmentation");
     }

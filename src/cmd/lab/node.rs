@@ -49,7 +49,7 @@ use crate::{
         server::{self, Control},
     },
     failure::Failure,
-    options::{NodeSetup, Quietness},
+    options::{NodeSetup, OutputArgs},
     waker::Waker,
 };
 
@@ -88,8 +88,8 @@ pub struct LabNodeArgs {
 
 impl LabNodeArgs {
     /// Returns the quietness of its output on the lab's standard error.
-    pub const fn quietness(&self) -> Quietness {
-        Quietness { quiet: false, trace: self.trace, json: false }
+    pub const fn output_args(&self) -> OutputArgs {
+        OutputArgs { quiet: false, trace: self.trace, json: false }
     }
 }
 
@@ -209,7 +209,7 @@ impl LabNode {
         // The peer runs the same implementation: with GSO, FPDUs may be as large as GSO packets.
         let (fpdu_size, fpdus) = match gso_packet_max {
             0 => (FpduSize::Emss, FpduCut::Emss),
-            _ => (FpduSize::Max, FpduCut::SuperSegment),
+            _ => (FpduSize::Max, FpduCut::GsoPacket),
         };
         let adapter = AdapterConfig { fpdu_size, ..AdapterConfig::default() };
         let opened = plan.setup.node.start_ndk(links, adapter)?.pop();
@@ -301,7 +301,7 @@ impl LabNode {
                 self.post_control_receives(Target::receives_before_accept())?;
                 let connection = self.accept(session)?;
                 self.converse(session, &connection, &mut script)?;
-                self.waiter(session, None).wait(|| connection.ended().reason())?;
+                self.waiter(session, None).wait(|| connection.disconnection().reason())?;
                 self.disconnect(session, &connection)?;
             }
         }
@@ -453,7 +453,7 @@ impl LabNode {
                 let slot = u32::try_from(slot).map_err(|_| {
                     Failure::work("lab: completion of a receive that was not posted")
                 })?;
-                let octets = self.slots.give_back(slot, bytes_transferred);
+                let octets = self.slots.release(slot, bytes_transferred);
                 script.handle(&Event::Control(&octets))
             }
             _ => script.handle(&Event::RequestDone),
@@ -636,7 +636,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 
 /// Returns the failure for a connection that ended before the script.
 fn ended_early(connection: &Connection) -> Failure {
-    let reason = DisconnectReason(connection.ended().reason().unwrap_or(0));
+    let reason = DisconnectReason(connection.disconnection().reason().unwrap_or(0));
     Failure::work(format!("connection: closed before the end of the transfer: {reason}"))
 }
 

@@ -16,10 +16,10 @@ struct Line {
     nc: NcArgs,
 }
 
-fn place(line: &str) -> Result<Place, String> {
+fn endpoint(line: &str) -> Result<Endpoint, String> {
     let words = std::iter::once("nc").chain(line.split_whitespace());
     let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-    line.nc.place().map_err(|failure| {
+    line.nc.endpoint().map_err(|failure| {
         assert_eq!(failure.kind, Kind::Usage);
         failure.message
     })
@@ -27,20 +27,20 @@ fn place(line: &str) -> Result<Place, String> {
 
 #[test]
 fn argument_forms_of_nc_are_accepted() {
-    let listen = |text: &str| Ok(Place::Listen(text.parse().unwrap()));
-    assert_eq!(place("-l 5000"), listen("0.0.0.0:5000"));
-    assert_eq!(place("-l -p 5000"), listen("0.0.0.0:5000"));
-    assert_eq!(place("-lp 5000"), listen("0.0.0.0:5000"));
-    assert_eq!(place("-l 10.77.0.2 5000"), listen("10.77.0.2:5000"));
-    assert_eq!(place("-l fd77::2 -p 5000"), listen("[fd77::2]:5000"));
+    let listen = |text: &str| Ok(Endpoint::Listen(text.parse().unwrap()));
+    assert_eq!(endpoint("-l 5000"), listen("0.0.0.0:5000"));
+    assert_eq!(endpoint("-l -p 5000"), listen("0.0.0.0:5000"));
+    assert_eq!(endpoint("-lp 5000"), listen("0.0.0.0:5000"));
+    assert_eq!(endpoint("-l 10.77.0.2 5000"), listen("10.77.0.2:5000"));
+    assert_eq!(endpoint("-l fd77::2 -p 5000"), listen("[fd77::2]:5000"));
     let timeout = Duration::from_secs(10);
     let remote = "10.0.0.1:5000".parse().unwrap();
-    assert_eq!(place("10.0.0.1 5000"), Ok(Place::Connect { local: None, remote, timeout }));
+    assert_eq!(endpoint("10.0.0.1 5000"), Ok(Endpoint::Connect { local: None, remote, timeout }));
     let local = Some("10.0.0.2:0".parse().unwrap());
     let timeout = Duration::from_secs(3);
     assert_eq!(
-        place("-s 10.0.0.2 -w 3 10.0.0.1 5000"),
-        Ok(Place::Connect { local, remote, timeout })
+        endpoint("-s 10.0.0.2 -w 3 10.0.0.1 5000"),
+        Ok(Endpoint::Connect { local, remote, timeout })
     );
 }
 
@@ -60,7 +60,7 @@ fn invalid_arguments_are_rejected() {
         ("-w 0 10.0.0.1 80", "1..=600"),
     ];
     for (line, word) in cases {
-        let text = place(line).unwrap_err();
+        let text = endpoint(line).unwrap_err();
         assert!(text.contains(word), "{line}: {word:?} is not in {text}");
     }
 }

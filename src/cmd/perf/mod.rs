@@ -31,7 +31,7 @@ use crate::{
     adapter::{self, Transport},
     failure::Failure,
     host::HostAddress,
-    options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, QueueOptions, Quietness, Rtr},
+    options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, OutputArgs, QueueOptions, Rtr},
     report::Console,
 };
 
@@ -186,7 +186,7 @@ pub struct PerfArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 
     /// The node.
     #[command(flatten)]
@@ -227,9 +227,9 @@ pub(crate) struct Plan {
 
 impl PerfArgs {
     /// Returns the quietness. `json` stays off: this command prints its own document.
-    pub const fn quietness(&self) -> Quietness {
+    pub const fn output_args(&self) -> OutputArgs {
         let quiet = self.output.quiet || self.is_json();
-        Quietness { quiet, trace: self.output.trace, json: false }
+        OutputArgs { quiet, trace: self.output.trace, json: false }
     }
 
     const fn is_json(&self) -> bool {

@@ -7,7 +7,7 @@ use super::{
     histogram::Histogram,
     kind::Kind,
     message::Bound,
-    report::{CpuOfBoth, Interval, Measured, Reporter},
+    report::{EndpointCpu, Interval, Measured, Reporter},
 };
 use crate::{failure::Failure, report::Console};
 
@@ -73,7 +73,7 @@ impl Outcome {
             bandwidth_bps: kind.is_bandwidth().then(|| per_second(bytes as f64 * 8.0)),
             messages_per_second: per_second(iterations as f64),
             latency_ns: histogram.latency(),
-            cpu: CpuOfBoth {
+            cpu: EndpointCpu {
                 local_user_seconds: cpu.user_seconds,
                 local_system_seconds: cpu.system_seconds,
                 remote_user_seconds: Some(peer.cpu.user_seconds),

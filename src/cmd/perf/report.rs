@@ -56,7 +56,7 @@ impl Interval {
 
 /// CPU time of both ends.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
-pub struct CpuOfBoth {
+pub struct EndpointCpu {
     /// User time of this end.
     pub local_user_seconds: f64,
     /// System time of this end.
@@ -89,7 +89,7 @@ pub struct Measured {
     /// Latencies, nanoseconds.
     pub latency_ns: Option<Latency>,
     /// CPU time.
-    pub cpu: CpuOfBoth,
+    pub cpu: EndpointCpu,
     /// Measurements per interval.
     pub intervals: Vec<Interval>,
     /// True if the received data was verified against the data sent.
@@ -271,7 +271,7 @@ impl Reporter {
         console.step(format_args!(
             "  connections {connections}, depth {depth}, post list {post_list}"
         ));
-        console.say(match self.kind.timed_part() {
+        console.print(match self.kind.timed_part() {
             None => format!(
                 "{:>10} {:>12} {:>9} {:>11} {:>12} {:>9} {:>9} {:>9}",
                 "size B",
@@ -321,12 +321,12 @@ impl Reporter {
                     "from_seconds": from_seconds,
                     "interval": interval,
                 });
-                console.say(event);
+                console.print(event);
             }
             OutputFormat::Text => {
                 self.head(console);
                 let Interval { seconds, bandwidth_bps, messages_per_second } = interval;
-                console.say(format_args!(
+                console.print(format_args!(
                     "{:>10} {from_seconds:>6.2}-{:.2} s {} {messages_per_second:.0} msg/s",
                     format_bytes(size_bytes),
                     from_seconds + seconds,
@@ -340,14 +340,14 @@ impl Reporter {
     pub(super) fn measured(&mut self, measured: Measured, console: &mut Console<'_>) {
         match self.output_format {
             OutputFormat::Document => {}
-            OutputFormat::Stream => console.say(serde_json::json!({
+            OutputFormat::Stream => console.print(serde_json::json!({
                 "schema": report::schema(NAME),
                 "event": "result",
                 "result": measured,
             })),
             OutputFormat::Text => {
                 self.head(console);
-                console.say(row(self.kind, &measured));
+                console.print(row(self.kind, &measured));
             }
         }
         self.document.results.push(measured);
@@ -362,7 +362,7 @@ impl Reporter {
             OutputFormat::Document => document.pretty(),
             OutputFormat::Stream => document.line(),
         };
-        console.say(text.unwrap_or_default());
+        console.print(text.unwrap_or_default());
     }
 }
 

@@ -207,7 +207,7 @@ impl Time {
             }
             points.push((at, value));
         }
-        thin(&points, self.end)
+        decimate(&points, self.end)
     }
 
     /// Returns the delivery rate in bits per second, in equal time steps.
@@ -260,7 +260,7 @@ impl Unit {
 }
 
 /// Returns the points that are visible with [`COLUMNS`] columns up to `end`.
-fn thin(points: &[(f64, f64)], end: f64) -> Points {
+fn decimate(points: &[(f64, f64)], end: f64) -> Points {
     let column = |point: &(f64, f64)| (point.0 / end * COLUMNS) as u64;
     let mut kept = Points::new();
     for points in points.chunk_by(|a, b| column(a) == column(b)) {

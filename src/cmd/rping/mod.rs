@@ -18,7 +18,7 @@ use crate::{
     adapter::TransportArgs,
     failure::Failure,
     host::HostAddress,
-    options::{MpaOptions, NodeArgs, QueueOptions, Quietness},
+    options::{MpaOptions, NodeArgs, OutputArgs, QueueOptions},
     report::Console,
 };
 
@@ -83,7 +83,7 @@ pub struct RpingArgs {
 
     /// Output format.
     #[command(flatten)]
-    pub output: Quietness,
+    pub output: OutputArgs,
 
     /// Transport of its connection.
     #[command(flatten)]

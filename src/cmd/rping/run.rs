@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
                 }
                 if let Err(failure) = self.perform(side, work, console) {
                     // A post fails after the connection has ended.
-                    return match connection.ended().reason() {
+                    return match connection.disconnection().reason() {
                         Some(_) => self.peer_ended(connection, side),
                         None => Err(failure),
                     };
@@ -275,7 +275,7 @@ impl<'a> Run<'a> {
                 let data = self.data(0, length as usize);
                 let text = pattern::text_len(&data);
                 if self.args.show {
-                    console.say(format_args!("server ping data: {}", printable(&data[..text])));
+                    console.print(format_args!("server ping data: {}", printable(&data[..text])));
                 }
                 if let Side::Server(server) = side {
                     let next = server.shown(text as u32)?;
@@ -300,7 +300,7 @@ impl<'a> Run<'a> {
         }
         if self.args.show {
             let text = pattern::text_len(&received);
-            console.say(format_args!("ping data: {}", printable(&received[..text])));
+            console.print(format_args!("ping data: {}", printable(&received[..text])));
         }
         // The sink is cleared, so that stale data cannot match in the next comparison.
         self.buffer.write_at(DATA_AT + size, &vec![0; size]);
@@ -361,7 +361,7 @@ impl<'a> Run<'a> {
 
     /// Handles the peer's disconnect: between two pings it is a server's regular end.
     fn peer_ended(&mut self, connection: &Connection, side: &Side) -> Result<(), Failure> {
-        let ended = connection.ended().reason();
+        let ended = connection.disconnection().reason();
         let regular = match side {
             Side::Server(server) => server.may_end() && ended == Some(0),
             Side::Client(_) => false,

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 /// Characters that end an element of the loader's lists, or start a substitution in it.
 const SEPARATORS: &[u8] = b":; $";
 /// Write permission of users other than owner and group.
-const OTHERS_WRITE: u32 = 0o002;
+const OTHER_USERS_WRITE: u32 = 0o002;
 /// Write permission of users other than the owner.
 const NOT_OWNER_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -69,7 +69,7 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
         return Err(format!("{}: path with ':', ';', '$' or space", base.display()));
     }
     let mode = fs::metadata(&base).map_err(|error| failed(&base, error))?.mode();
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+    if mode & OTHER_USERS_WRITE != 0 && mode & STICKY == 0 {
         let base = base.display();
         return Err(format!("{base}: every user can rename its entries, expected the sticky bit"));
     }

@@ -45,7 +45,7 @@ use crate::failure::Failure;
 const SIGNALS: [i32; 10] =
     [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGCONT, SIGWINCH];
 /// Signals that a terminal sends to its whole foreground process group.
-const OF_TERMINAL: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
+const TERMINAL_SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
 
 /// Starts the program, and exits with its status. Returns only on error.
 ///
@@ -182,7 +182,8 @@ fn on_signals(
     let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
     let read = move || {
         for info in signals.forever() {
-            let is_sent = OF_TERMINAL.contains(&info.si_signo) && info.si_code == libc::SI_KERNEL;
+            let is_sent =
+                TERMINAL_SIGNALS.contains(&info.si_signo) && info.si_code == libc::SI_KERNEL;
             if let Some(signal) = Signal::from_named_raw(info.si_signo).filter(|_| !is_sent) {
                 forward(signal);
             }

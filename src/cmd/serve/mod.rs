@@ -19,7 +19,7 @@ use crate::{
     cmd::perf::kind::parse_size,
     failure::Failure,
     host::HostAddress,
-    options::{ListenOptions, MpaAcceptOptions, NodeArgs, QueueOptions, Quietness, Switch},
+    options::{ListenOptions, MpaAcceptOptions, NodeArgs, OutputArgs, QueueOptions, Switch},
     report::{Console, Document},
 };
 
@@ -129,8 +129,8 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     /// Returns the quietness. `json` stays off: events are lines.
-    pub const fn quietness(&self) -> Quietness {
-        Quietness { quiet: self.quiet || self.json, trace: self.trace, json: false }
+    pub const fn output_args(&self) -> OutputArgs {
+        OutputArgs { quiet: self.quiet || self.json, trace: self.trace, json: false }
     }
 
     /// Returns the address to listen on.
@@ -163,7 +163,7 @@ pub fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         let document =
             Document::new(event::NAME, Some(failure), serde_json::json!({ "event": "error" }));
         // Cannot fail: the keys are strings.
-        console.say(document.line().unwrap_or_default());
+        console.print(document.line().unwrap_or_default());
     }
     ended
 }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((local, plain.rfc7306), (Ok([0, 0, 0, 0].into()), Switch::On));
         let given = parse("--region 1M --region 4K:a -1 --json --rfc7306 off").unwrap();
         assert_eq!(given.regions().len(), 2);
-        assert!(given.once && given.quietness().quiet && !given.quietness().json);
+        assert!(given.once && given.output_args().quiet && !given.output_args().json);
         assert_eq!(given.rfc7306, Switch::Off);
     }
 

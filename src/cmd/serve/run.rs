@@ -13,11 +13,11 @@ use std::{
 
 use flue_adapter::AdapterOptions;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, ConnectCause, Connector, Cq, Data, DisconnectReason, Ended,
-    FpduSize, Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
-    QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, ConnectCause, Connector, Cq, Data, DisconnectReason, Disconnection,
+    FpduSize, Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd,
+    PendingCall, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Wait, call},
-    turn_away,
+    reject_and_close,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -69,10 +69,10 @@ fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
 /// State of a connection.
 enum State {
     /// Waiting for the peer's first message.
-    Accepting(Begun),
+    Accepting(PendingCall),
     Open,
     /// The peer has disconnected, and the local disconnect is in progress.
-    Closing(Begun),
+    Closing(PendingCall),
 }
 
 /// Queue pair, and memory with one slot per receive.
@@ -132,7 +132,7 @@ struct Session {
     state: State,
     /// True if the connection was logged as established.
     is_logged: bool,
-    ended: Ended,
+    ended: Disconnection,
 }
 
 impl Session {
@@ -214,7 +214,7 @@ impl<'a> Server<'a> {
 
     /// Logs an event. The loop ends when the log cannot be written.
     fn log(&self, console: &mut Console<'_>, event: &Event) {
-        console.say(event.line(self.args.json));
+        console.print(event.line(self.args.json));
     }
 
     /// Serves until a signal is received, or with `--once` until the first connection has ended.
@@ -257,7 +257,7 @@ impl<'a> Server<'a> {
             if let Err(refused) = sender.try_send(connector) {
                 let (std::sync::mpsc::TrySendError::Full(connector)
                 | std::sync::mpsc::TrySendError::Disconnected(connector)) = refused;
-                turn_away(&connector, b"flue serve: busy");
+                reject_and_close(&connector, b"flue serve: busy");
             }
         };
         let listener = checked("create a listener", self.adapter.create_listener(event))?;
@@ -289,7 +289,7 @@ impl<'a> Server<'a> {
     /// Accepts a connection. Returns false if it was rejected; a rejected connection does not affect the others.
     fn admit(&mut self, connector: Connector, console: &mut Console<'_>) -> bool {
         if self.sessions.len() >= CONNECTIONS_MAX {
-            turn_away(&connector, b"flue serve: busy");
+            reject_and_close(&connector, b"flue serve: busy");
             return false;
         }
         let number = self.count + 1;
@@ -297,7 +297,7 @@ impl<'a> Server<'a> {
             Ok(slots) => slots,
             Err(failure) => {
                 tracing::warn!(peer = ?connector.peer_address(), "client rejected: {}", failure.message);
-                turn_away(&connector, b"flue serve: out of resources");
+                reject_and_close(&connector, b"flue serve: out of resources");
                 return false;
             }
         };
@@ -312,8 +312,8 @@ impl<'a> Server<'a> {
             ird: limits.inbound,
         };
         self.log(console, &request);
-        let ended = Ended::default();
-        let begun = Begun::begin(|done| {
+        let ended = Disconnection::default();
+        let begun = PendingCall::begin(|done| {
             let data = self.private_data.as_bytes();
             connector.accept(&slots.qp, limits, data, Some(ended.event()), done)
         });
@@ -363,7 +363,7 @@ impl<'a> Server<'a> {
                 false
             }
             State::Open => {
-                let begun = Begun::begin(|done| session.connector.disconnect(done));
+                let begun = PendingCall::begin(|done| session.connector.disconnect(done));
                 session.state = State::Closing(begun);
                 false
             }

@@ -15,7 +15,7 @@ use crate::{
 
 /// Returns the line below a connection.
 pub(super) fn of(record: &Record, node: &NodeName) -> String {
-    let mut words = Words(String::new());
+    let mut words = Fields(String::new());
     if let Some(info) = &record.info {
         words.options(info);
         words.word(&word(node.congestion_control));
@@ -25,9 +25,9 @@ pub(super) fn of(record: &Record, node: &NodeName) -> String {
     words.0
 }
 
-struct Words(String);
+struct Fields(String);
 
-impl Words {
+impl Fields {
     fn word(&mut self, word: &str) {
         if !self.0.is_empty() {
             self.0.push(' ');

@@ -171,9 +171,9 @@ fn options_of_ss_are_accepted() {
     assert!(line.tcp && line.info && line.numeric && !line.all);
     assert_eq!(line.filter.join(" "), "state established dport = :22");
     assert!(
-        args("-j").quietness().json
-            && args("--json").quietness().json
-            && !args("-l").quietness().json
+        args("-j").output_args().json
+            && args("--json").output_args().json
+            && !args("-l").output_args().json
     );
 }
 
@@ -187,7 +187,7 @@ fn document_has_all_keys() {
         connections: Vec::new(),
         error: Some("late".into()),
     });
-    let document = serde_json::to_value(Found { nodes }).unwrap();
+    let document = serde_json::to_value(ListedNodes { nodes }).unwrap();
     let connection = &document["nodes"][0]["connections"][0];
     assert_eq!(document["nodes"][0]["tap"], "flue0");
     assert_eq!(connection["offload_state"], "Offloaded");

@@ -77,7 +77,7 @@ pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<En
         None => open_here(end, mtu_bytes, vnet),
         Some(path) => thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                enter(path).map_err(|error| entering_failed(path, &error))?;
+                enter(path).map_err(|error| entry_failure(path, &error))?;
                 open_here(end, mtu_bytes, vnet)
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -103,7 +103,7 @@ fn enter(path: &Path) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-fn entering_failed(path: &Path, error: &io::Error) -> Failure {
+fn entry_failure(path: &Path, error: &io::Error) -> Failure {
     let text = format!("network namespace {}: {error}", path.display());
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => {

@@ -95,9 +95,9 @@ pub(super) fn summary(
         "p99_ns": quantile(0.99).map(nanos),
         "max_ns": nanos(late.max()),
     });
-    console.say(format_args!("{table}duration: {}", format_duration(elapsed)));
+    console.print(format_args!("{table}duration: {}", format_duration(elapsed)));
     if let (Some(half), Some(most)) = (quantile(0.5), quantile(0.99)) {
-        console.say(format_args!(
+        console.print(format_args!(
             "lateness of {} delayed frames: p50 {}, p99 {}, max {}",
             late.count(),
             format_duration(half),

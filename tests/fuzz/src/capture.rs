@@ -187,7 +187,7 @@ impl Progress {
             ops.push(Op::Disconnect { len: 0 });
             self.snd_max = end + 1;
         }
-        ops.push(Op::Transmit { count: u8::MAX, super_segments: seen.len > 1_460 });
+        ops.push(Op::Transmit { count: u8::MAX, gso_packets: seen.len > 1_460 });
     }
 
     fn received(&mut self, seen: &Seen, ops: &mut Vec<Op>) {

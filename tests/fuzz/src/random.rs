@@ -18,7 +18,7 @@ struct AdversaryProfile {
     /// Segments per thousand that no honest peer would send.
     hostile: u32,
     /// Segments per thousand with data.
-    talkative: u32,
+    data_per_mille: u32,
     /// Segments per thousand with an RST at the right sequence number.
     fatal: u32,
 }
@@ -62,7 +62,7 @@ pub fn script(seed: u64) -> (Setup, Vec<Op>) {
     };
     let profile = AdversaryProfile {
         hostile: [0, 50, 300, 700][below(random, 4) as usize],
-        talkative: [100, 500, 900][below(random, 3) as usize],
+        data_per_mille: [100, 500, 900][below(random, 3) as usize],
         fatal: [0, 0, 0, 5][below(random, 4) as usize],
     };
     let count = 20 + below(random, 300);
@@ -75,7 +75,7 @@ fn op(random: &mut Rand32, profile: &AdversaryProfile) -> Op {
         520..620 => Op::Post { lists: 1 + below(random, 4) as u8, len: length(random) },
         620..800 => {
             let count = [1, 3, 255][below(random, 3) as usize];
-            Op::Transmit { count, super_segments: chance(random, 500) }
+            Op::Transmit { count, gso_packets: chance(random, 500) }
         }
         800..860 => Op::Timer,
         860..920 => {
@@ -93,7 +93,7 @@ fn op(random: &mut Rand32, profile: &AdversaryProfile) -> Op {
 
 /// Segment that an honest peer on a bad path could send, or that an attacker would.
 fn segment(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
-    let mut forged = honest(random, profile);
+    let mut forged = conforming_segment(random, profile);
     if chance(random, profile.fatal) {
         return Forged { seq_from: SeqFrom::Next, seq: 0, flags: RST | ACK, ..forged };
     }
@@ -144,8 +144,8 @@ fn segment(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
     forged
 }
 
-fn honest(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
-    let len = if chance(random, profile.talkative) { length(random) } else { 0 };
+fn conforming_segment(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
+    let len = if chance(random, profile.data_per_mille) { length(random) } else { 0 };
     let seq = match below(random, 10) {
         // In order, a duplicate or an overlap, or after a gap.
         0..6 => 0,

@@ -130,7 +130,7 @@ pub enum Op {
         /// Maximum segments.
         count: u8,
         /// True with segmentation offload.
-        super_segments: bool,
+        gso_packets: bool,
     },
     /// Time advances to the next deadline, which is handled.
     Timer,
@@ -288,7 +288,7 @@ impl Op {
         // Half of the random records are segments.
         match record[0] % 20 {
             1 => Self::Post { lists: record[1] % 8 + 1, len },
-            2 => Self::Transmit { count: record[1], super_segments: record[2] & 1 == 1 },
+            2 => Self::Transmit { count: record[1], gso_packets: record[2] & 1 == 1 },
             3 => Self::Timer,
             4 => Self::Wait { micros: word(record, 4) & 0xff_ffff },
             5 => Self::Refuse { after: len },
@@ -313,8 +313,8 @@ impl Op {
                 forged.write(&mut record);
             }
             Self::Post { lists, len } => put(1, lists - 1, 0, len),
-            Self::Transmit { count, super_segments } => {
-                put(2, count, u8::from(super_segments), 0);
+            Self::Transmit { count, gso_packets } => {
+                put(2, count, u8::from(gso_packets), 0);
             }
             Self::Timer => put(3, 0, 0, 0),
             Self::Wait { micros } => {

@@ -120,7 +120,7 @@ impl OffloadClient for Pump {
             self.lists_sent += 1;
             self.spare.push_back(list);
         }
-        io.keep_chain(chain);
+        io.recycle_chain(chain);
         self.post(io);
     }
 
@@ -155,7 +155,7 @@ impl NodeClient for Pump {
             && self.spare.len() == LISTS
             && let Some(handle) = self.handle
         {
-            connections.kick(handle);
+            connections.schedule_send_room(handle);
         }
         is_busy
     }

@@ -71,7 +71,7 @@ impl<C: NodeClient> Station<C> {
     }
 
     /// Reads the state of the client.
-    pub fn look<R>(&self, look: impl FnOnce(&C) -> R) -> R {
+    pub fn with_client<R>(&self, look: impl FnOnce(&C) -> R) -> R {
         look(self.core().clients.first())
     }
 

@@ -7,8 +7,8 @@ use std::{thread, time::Instant};
 
 use flue_guard::counting::{CountingAllocator, held_bytes};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pair, Pd,
-    Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pair, Pd,
+    PendingCall, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Connection, Incoming, close_adapter},
 };
 
@@ -94,12 +94,12 @@ impl End {
     /// Closes all objects, in an arbitrary order that respects their dependencies.
     fn close(self) {
         let Self { mut adapter, pd, cq, mr, pairs, .. } = self;
-        let mut closes: Vec<_> = [Begun::close(|done| pd.close(done))].into();
-        closes.push(Begun::close(|done| cq.close(done)));
-        closes.push(Begun::close(|done| mr.close(done)));
+        let mut closes: Vec<_> = [PendingCall::close(|done| pd.close(done))].into();
+        closes.push(PendingCall::close(|done| cq.close(done)));
+        closes.push(PendingCall::close(|done| mr.close(done)));
         for (qp, connection) in &pairs {
-            closes.push(Begun::close(|done| qp.close(done)));
-            closes.push(Begun::close(|done| connection.connector().close(done)));
+            closes.push(PendingCall::close(|done| qp.close(done)));
+            closes.push(PendingCall::close(|done| connection.connector().close(done)));
         }
         close_adapter(&mut adapter).unwrap();
         assert!(closes.iter().all(|close| close.status() == Some(NtStatus::SUCCESS)));
@@ -158,7 +158,7 @@ fn thousand_queue_pairs_stay_within_memory_limit() {
     for (_, connection) in &far.pairs {
         connection.disconnect(&mut far.adapter).unwrap();
     }
-    let listening = Begun::close(|done| incoming.listener().close(done));
+    let listening = PendingCall::close(|done| incoming.listener().close(done));
     near.close();
     far.close();
     assert_eq!(listening.status(), Some(NtStatus::SUCCESS));

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, Connector, Listener, NtStatus, RegisteredBuffer,
+    Adapter, AdapterConfig, Connector, Listener, NtStatus, PendingCall, RegisteredBuffer,
 };
 
 use crate::{
@@ -64,7 +64,7 @@ impl Server {
         let listener = adapter.create_listener(move |connector| {
             let _ = tell.send((0, Event::Incoming(connector)));
         })?;
-        let begun = Begun::begin(|done| listener.listen(local, done));
+        let begun = PendingCall::begin(|done| listener.listen(local, done));
         while begun.status().is_none() {
             std::thread::yield_now();
         }

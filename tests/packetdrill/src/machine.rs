@@ -47,10 +47,10 @@ impl Machine {
             return;
         }
         let settings = &self.settings;
-        let tso = settings.super_segment_max > 0;
+        let tso = settings.gso_payload_max > 0;
         let link = WireLink::new(self.wire.clone(), settings.mtu, tso);
         let mut engine = EngineConfig::new(OUR_MAC);
-        engine.super_segment_max = settings.super_segment_max;
+        engine.gso_payload_max = settings.gso_payload_max;
         engine.tcp.push = settings.push;
         if let Some(congestion) = settings.congestion {
             engine.tcp.congestion = congestion;

@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     pub(crate) handover_bytes: u64,
     pub(crate) seed: u64,
     /// Maximum payload of a GSO packet, bytes; 0: none.
-    pub(crate) super_segment_max: usize,
+    pub(crate) gso_payload_max: usize,
     pub(crate) push: PushPolicy,
     pub(crate) quirks: LinuxQuirks,
     pub(crate) congestion: Option<CongestionAlgorithm>,
@@ -40,7 +40,7 @@ impl Default for Settings {
             policy: OffloadPolicy::Always,
             handover_bytes: 1,
             seed: 1,
-            super_segment_max: 2 * 1460,
+            gso_payload_max: 2 * 1460,
             push: PushPolicy::QueueEmpty,
             quirks: LinuxQuirks { options: true, push: true },
             congestion: None,
@@ -74,7 +74,7 @@ impl Settings {
         match key {
             "mode" => self.set_mode(value)?,
             "seed" => self.seed = value.parse().ok()?,
-            "tso" => self.super_segment_max = off_or(value)?,
+            "tso" => self.gso_payload_max = off_or(value)?,
             "push" => {
                 self.quirks.push = value == "linux";
                 self.push = match value {
@@ -158,7 +158,7 @@ mod tests {
         let settings =
             Settings::parse("mode=handover:4000, tso=off,push=each-list,seed=7").unwrap();
         assert_eq!(settings.policy, OffloadPolicy::Auto);
-        assert_eq!((settings.handover_bytes, settings.super_segment_max), (4000, 0));
+        assert_eq!((settings.handover_bytes, settings.gso_payload_max), (4000, 0));
         assert_eq!((settings.push, settings.quirks.push), (PushPolicy::EachList, false));
         assert_eq!(settings.seed, 7);
     }

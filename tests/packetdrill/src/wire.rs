@@ -95,21 +95,21 @@ impl Wire {
         self.outbound.pop_front()
     }
 
-    fn transmit(&mut self, now: Instant, data: &[u8], super_segment: bool) {
+    fn transmit(&mut self, now: Instant, data: &[u8], is_gso: bool) {
         let ethertype = u16::from_be_bytes([data[12], data[13]]);
         let packet = &data[ETHERNET..];
         match ethertype {
             TYPE_ARP => self.inbound.extend(answer_arp(packet)),
-            TYPE_IPV4 if packet.len() >= 20 => self.egress(now, packet, packet[9], super_segment),
+            TYPE_IPV4 if packet.len() >= 20 => self.egress(now, packet, packet[9], is_gso),
             TYPE_IPV6 if packet.len() >= IPV6_HEADER => match answer_solicitation(packet) {
                 Some(answer) => self.inbound.push_back(answer),
-                None => self.egress(now, packet, packet[6], super_segment),
+                None => self.egress(now, packet, packet[6], is_gso),
             },
             _ => {}
         }
     }
 
-    fn egress(&mut self, now: Instant, packet: &[u8], protocol: u8, super_segment: bool) {
+    fn egress(&mut self, now: Instant, packet: &[u8], protocol: u8, is_gso: bool) {
         let wanted = match protocol {
             TCP => true,
             ICMP => matches!(packet.get(20), Some(3 | 5 | 11 | 12)),
@@ -121,7 +121,7 @@ impl Wire {
         }
         let mut packet = packet.to_vec();
         if protocol == TCP {
-            apply_quirks(&mut packet, self.quirks, super_segment);
+            apply_quirks(&mut packet, self.quirks, is_gso);
         }
         self.outbound.push_back((now, packet));
     }
@@ -165,13 +165,13 @@ impl Link for WireLink {
             wire.stats.tx_errors += 1;
             return TxOutcome::Dropped;
         }
-        let super_segment = frame.offload.segment.is_some_and(|segment| {
+        let is_gso = frame.offload.segment.is_some_and(|segment| {
             data.len() > usize::from(segment.header_len) + usize::from(segment.size)
         });
         wire.stats.tx_frames += 1;
         wire.stats.tx_bytes += data.len() as u64;
-        wire.stats.tx_gso_frames += u64::from(super_segment);
-        wire.transmit(now, &data, super_segment);
+        wire.stats.tx_gso_frames += u64::from(is_gso);
+        wire.transmit(now, &data, is_gso);
         TxOutcome::Sent
     }
 
@@ -232,7 +232,7 @@ fn answer_solicitation(packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Rewrites a TCP packet according to `quirks`, and completes the checksum that was left to the link.
-fn apply_quirks(packet: &mut Vec<u8>, quirks: LinuxQuirks, super_segment: bool) {
+fn apply_quirks(packet: &mut Vec<u8>, quirks: LinuxQuirks, is_gso: bool) {
     let is_ipv4 = packet[0] >> 4 == 4;
     let tcp = if is_ipv4 { usize::from(packet[0] & 0x0f) * 4 } else { IPV6_HEADER };
     if packet.len() < tcp + 20 {
@@ -249,7 +249,7 @@ fn apply_quirks(packet: &mut Vec<u8>, quirks: LinuxQuirks, super_segment: bool) 
         packet[tcp + 12] = ((20 + options.len()) as u8) << 2 | packet[tcp + 12] & 0x0f;
         packet.splice(tcp + 20..tcp + header, options);
     }
-    if quirks.push && super_segment {
+    if quirks.push && is_gso {
         packet[tcp + 13] |= PSH;
     }
     finish(packet, tcp, is_ipv4);
@@ -314,13 +314,13 @@ mod tests {
     fn rewritten_packet_is_valid() {
         // Timestamps without the padding that Linux puts before them, MSS last.
         let options = [8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 2, 4, 5, 0xb4, 1, 0];
-        for super_segment in [false, true] {
+        for is_gso in [false, true] {
             let mut rewritten = packet(&options, 99);
-            apply_quirks(&mut rewritten, QUIRKS, super_segment);
+            apply_quirks(&mut rewritten, QUIRKS, is_gso);
             assert_eq!(rewritten[40..44], [2, 4, 5, 0xb4]);
             assert_eq!(rewritten[44..48], [1, 1, 8, 10]);
             assert_eq!(usize::from(rewritten[32] >> 4) * 4, 36);
-            assert_eq!(rewritten[33] & PSH != 0, super_segment);
+            assert_eq!(rewritten[33] & PSH != 0, is_gso);
             let total = u16::from_be_bytes([rewritten[2], rewritten[3]]);
             assert_eq!(usize::from(total), rewritten.len());
             assert_eq!(checksum::finish(checksum::add(0, &rewritten[..20])), 0);

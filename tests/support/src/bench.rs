@@ -72,7 +72,7 @@ impl Bench {
     }
 
     /// Options of an attached node: `tapHOST` at 10.0.0.HOST.
-    pub fn plug(host: u8) -> String {
+    pub fn attached(host: u8) -> String {
         format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {}", Switch::BRIDGE)
     }
 
@@ -83,7 +83,7 @@ impl Bench {
 
     /// Starts `flue nc -l` on node `host` with these options.
     pub fn listen_at(&self, host: u8, options: &str, output: Output) -> Process {
-        let line = format!("nc -l {PORT} {} {options}", Self::plug(host));
+        let line = format!("nc -l {PORT} {} {options}", Self::attached(host));
         let mut flue = self.start(&line, output);
         flue.expect_line("listening", START);
         flue
@@ -99,7 +99,7 @@ impl Bench {
     /// # Panics
     ///
     /// If it does not start, or its output is not UTF-8.
-    pub fn say(&self, line: &str) -> CommandOutput {
+    pub fn run_once(&self, line: &str) -> CommandOutput {
         let output = self.command(line).output().expect("flue starts");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("flue writes UTF-8");
         CommandOutput {
@@ -115,7 +115,7 @@ impl Bench {
     ///
     /// If the command fails, or there is not exactly one node.
     pub fn connections(&self, line: &str) -> Vec<Value> {
-        let said = self.say(&format!("ss --json {line}"));
+        let said = self.run_once(&format!("ss --json {line}"));
         assert_eq!(said.status, Some(0), "{}", said.out);
         let nodes = said.json()["result"]["nodes"].as_array().unwrap().clone();
         assert_eq!(nodes.len(), 1, "{}", said.out);

@@ -137,16 +137,15 @@ impl KernelPeer {
             await_connection(&listener)?;
             let (socket, _) = listener.accept()?;
             drop(listener);
-            plan.carry_out(&socket)
+            plan.execute(&socket)
         });
         Self { address, thread }
     }
 
     /// Connects to `address`.
     pub fn connect(host: &Namespace, address: SocketAddr, plan: Plan) -> Self {
-        let thread = host.spawn_thread(move || {
-            plan.carry_out(&TcpStream::connect_timeout(&address, STALL_MAX)?)
-        });
+        let thread = host
+            .spawn_thread(move || plan.execute(&TcpStream::connect_timeout(&address, STALL_MAX)?));
         Self { address, thread }
     }
 
@@ -177,7 +176,7 @@ fn await_connection(listener: &TcpListener) -> io::Result<()> {
 }
 
 impl Plan {
-    fn carry_out(self, socket: &TcpStream) -> io::Result<Outcome> {
+    fn execute(self, socket: &TcpStream) -> io::Result<Outcome> {
         let Self { seed, send_bytes, pace, end, receive_buffer_bytes } = self;
         socket.set_read_timeout(Some(STALL_MAX))?;
         socket.set_write_timeout(Some(STALL_MAX))?;

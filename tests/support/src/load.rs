@@ -15,7 +15,10 @@ const RUNS_MAX: usize = 4;
 /// # Panics
 ///
 /// If no result is accepted; the message contains all results.
-pub fn quiet<T: Debug>(mut run: impl FnMut() -> T, is_quiet: impl Fn(&T) -> bool) -> T {
+pub fn repeat_until_quiet<T: Debug>(
+    mut run: impl FnMut() -> T,
+    is_quiet: impl Fn(&T) -> bool,
+) -> T {
     let mut noisy = Vec::new();
     while noisy.len() < RUNS_MAX {
         let outcome = run();
@@ -39,8 +42,8 @@ mod tests {
             runs += 1;
             runs
         };
-        assert_eq!(quiet(&mut run, |run| *run == RUNS_MAX), RUNS_MAX);
-        let never = std::panic::catch_unwind(|| quiet(|| 7, |_| false)).unwrap_err();
+        assert_eq!(repeat_until_quiet(&mut run, |run| *run == RUNS_MAX), RUNS_MAX);
+        let never = std::panic::catch_unwind(|| repeat_until_quiet(|| 7, |_| false)).unwrap_err();
         assert!(never.downcast_ref::<String>().unwrap().contains("all 4 runs"));
     }
 }

@@ -34,7 +34,7 @@ impl Ranges {
     }
 
     /// Removes the ranges that are wholly below `limit`.
-    pub fn forget_below(&mut self, limit: u64) {
+    pub fn remove_below(&mut self, limit: u64) {
         while let Some((&low, &high)) = self.0.first_key_value()
             && high < limit
         {

@@ -67,7 +67,7 @@ impl Switch {
 
     /// Runs `open`, which opens the TAP `name` in the switch's namespace, attaches the TAP and sets it up.
     /// Returns the result of `open`.
-    pub fn plug<T: Send>(&self, name: &str, open: impl FnOnce() -> T + Send) -> T {
+    pub fn attach<T: Send>(&self, name: &str, open: impl FnOnce() -> T + Send) -> T {
         let opened = self.namespace.run(open);
         self.namespace.ip(&format!("link set {name} master {} up", Self::BRIDGE));
         opened

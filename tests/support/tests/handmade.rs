@@ -9,7 +9,9 @@ use etherparse::PacketBuilder;
 use flue_test_support::capture::{self, Direction, Flags};
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
-use flue_test_support::tshark::{self, Crc, Fpdu, PduKind, Place, ReadRequest, Severity, opcode};
+use flue_test_support::tshark::{
+    self, BufferModel, Crc, Fpdu, PduKind, ReadRequest, Severity, opcode,
+};
 
 /// Both ends of a connection and the frames between them.
 struct Conversation {
@@ -194,7 +196,7 @@ fn check_layouts(client: &str, server: &str) {
     );
     assert_eq!(fpdus[0].0, fpdus[1].0, "the first two are in one frame");
     assert_eq!(fpdus[0].1.ulpdu_length, 18 + 5);
-    assert_eq!(fpdus[0].1.place, Place::Untagged { queue: 0, msn: 1, offset: 0 });
+    assert_eq!(fpdus[0].1.buffer, BufferModel::Untagged { queue: 0, msn: 1, offset: 0 });
     let expected = ReadRequest {
         sink_stag: 8,
         sink_offset: 3,
@@ -203,8 +205,8 @@ fn check_layouts(client: &str, server: &str) {
         source_offset: 1 << 40,
     };
     assert_eq!(fpdus[1].1.read_request, Some(expected));
-    assert_eq!(fpdus[2].1.place, Place::Tagged { stag: 8, offset: 3 });
-    assert_eq!(fpdus[3].1.place, Place::Tagged { stag: 0xdead_0001, offset: u64::MAX });
+    assert_eq!(fpdus[2].1.buffer, BufferModel::Tagged { stag: 8, offset: 3 });
+    assert_eq!(fpdus[3].1.buffer, BufferModel::Tagged { stag: 0xdead_0001, offset: u64::MAX });
     let judge = || tshark::assert_crcs_good(&tshark::pdus(file));
     assert!(std::panic::catch_unwind(judge).is_err(), "a wrong CRC passed");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use flue_test_support::capture::{self, Direction, Flags};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::tshark::{
-    self, Conversation, Crc, Fpdu, Pdu, PduKind, Place, Startup, opcode,
+    self, BufferModel, Conversation, Crc, Fpdu, Pdu, PduKind, Startup, opcode,
 };
 
 const TSHARK: &[Need] = &[Need::Tool("tshark")];
@@ -92,12 +92,14 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     );
     let first = fpdu(&pdus[2]);
     assert!(first.last);
-    assert_eq!(first.place, Place::Untagged { queue: 0, msn: 1, offset: 0 });
+    assert_eq!(first.buffer, BufferModel::Untagged { queue: 0, msn: 1, offset: 0 });
     let request = fpdu(&pdus[3]).read_request.expect("a Read Request has a body");
-    assert_eq!(fpdu(&pdus[3]).place, Place::Untagged { queue: 1, msn: 1, offset: 0 });
+    assert_eq!(fpdu(&pdus[3]).buffer, BufferModel::Untagged { queue: 1, msn: 1, offset: 0 });
     assert_eq!(request.size, 64);
     // RFC 5040 §5.2: the Read Response is placed as requested by the Read Request.
-    let Place::Tagged { stag, offset } = fpdu(&pdus[4]).place else { panic!("{:?}", pdus[4]) };
+    let BufferModel::Tagged { stag, offset } = fpdu(&pdus[4]).buffer else {
+        panic!("{:?}", pdus[4])
+    };
     assert_eq!((stag, offset), (request.sink_stag, request.sink_offset));
     let from_client = tshark::fpdus(&pdus, 0, client_port);
     let from_server = tshark::fpdus(&pdus, 0, server_port);

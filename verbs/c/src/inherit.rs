@@ -22,7 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::guard::{self, Errno};
 
 /// Maximum time for the exit of a parent with a node, and for the reset of its connections by the launcher.
-const TAKE_OVER_LIMIT: Duration = Duration::from_secs(3);
+const INHERIT_LIMIT: Duration = Duration::from_secs(3);
 /// Pause between two attempts to open the node.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -72,8 +72,8 @@ pub(crate) fn device() -> Result<&'static Device, Errno> {
     let Some(parent) = parent.filter(|parent| parent.is_exclusive()) else {
         return start();
     };
-    let deadline = Instant::now() + TAKE_OVER_LIMIT;
-    parent.wait_for_end_of_process(Some(TAKE_OVER_LIMIT));
+    let deadline = Instant::now() + INHERIT_LIMIT;
+    parent.wait_for_end_of_process(Some(INHERIT_LIMIT));
     loop {
         match start() {
             Err(Errno(libc::EBUSY)) if Instant::now() < deadline => {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use offload_engine::{
-    descriptor::{Guarded, moved_up},
+    descriptor::{Guarded, move_to_high_number},
     thread,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -38,7 +38,7 @@ impl LogFile {
     /// Opens the log at `path`. If that fails, each write tries again.
     pub(crate) fn new(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
-        let opened = open(&path).ok().map(|file| File::from(moved_up(file.into())));
+        let opened = open(&path).ok().map(|file| File::from(move_to_high_number(file.into())));
         let open = opened.and_then(|file| inode(&file).map(|inode| (file.into(), inode)));
         Self { path, open }
     }
@@ -57,7 +57,7 @@ impl Write for &LogFile {
         }
         match open(&self.path) {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                write_apart(self.path.clone(), line.to_vec())?;
+                write_on_thread(self.path.clone(), line.to_vec())?;
                 Ok(line.len())
             }
             file => file?.write(line),
@@ -70,7 +70,7 @@ impl Write for &LogFile {
 }
 
 /// Appends a line on a thread with a copy of the descriptor table, in which one number is closed.
-fn write_apart(path: PathBuf, line: Vec<u8>) -> io::Result<()> {
+fn write_on_thread(path: PathBuf, line: Vec<u8>) -> io::Result<()> {
     let run = move || {
         // SAFETY: the thread uses no descriptor that another part of the process opens or closes.
         unsafe {

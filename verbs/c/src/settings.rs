@@ -12,7 +12,8 @@ use std::{
 
 use flue_adapter::{
     AdapterOptions, OPTIONS_VARIABLE, SocketsOptions, TransportOptions,
-    control::place::ControlPlace, launched::LaunchedNode, parse_receive_wait, parse_word,
+    control::socket_path::ControlSocketPath, launched::LaunchedNode, parse_receive_wait,
+    parse_word,
 };
 use flue_verbs_abi::settings;
 use serde::de::DeserializeOwned;
@@ -94,7 +95,7 @@ impl Settings {
             map.ports = list;
         }
         if let Some(path) = variable(settings::CONTROL) {
-            *control = Some(ControlPlace::resolve(Some(path.as_ref())));
+            *control = Some(ControlSocketPath::resolve(Some(path.as_ref())));
         }
         let settings = Self {
             log: variable(settings::LOG).map(|path| for_process(path, process::id())),
@@ -211,7 +212,7 @@ mod tests {
                     .into(),
                 ports: ["3260=3261", "[::1]:7=8"].map(|it| it.parse().unwrap()).into(),
             },
-            control: Some(ControlPlace::None),
+            control: Some(ControlSocketPath::None),
         };
         let expected = Settings { options: expected, ..Settings::default() };
         assert_eq!(settings, expected);
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_for_each_process() {
+    fn each_process_has_its_own_file() {
         assert_eq!(for_process("a%p-%q%p.pcapng".into(), 17), PathBuf::from("a17-%q17.pcapng"));
         assert_eq!(for_process("%".into(), 17), PathBuf::from("%"));
     }

@@ -71,7 +71,7 @@ fn write_with_immediate_data() {
 
 // The main thread destroys an event channel and exits while another thread reads it.
 #[test]
-fn an_event_channel_that_was_destroyed() {
+fn destroyed_event_channel_fails_reader() {
     run("errors", &["channels"], &[]);
 }
 
@@ -93,7 +93,7 @@ fn as_many_writes_with_immediate_data_as_of_other_requests() {
 
 // Every kind of panic of the library, with threads that wait for events.
 #[test]
-fn a_panic_ends_the_device() {
+fn panic_ends_device() {
     for place in ["call", "core", "thread"] {
         run("device", &[place], &[]);
     }

@@ -26,7 +26,7 @@ use flue_adapter::{
 };
 use offload_engine::{
     address::LocalAddress,
-    descriptor::{self, Guarded, moved_up},
+    descriptor::{self, Guarded, move_to_high_number},
     time::Duration,
 };
 use rdma_over_tcp::{
@@ -193,8 +193,10 @@ impl Device {
         let node = transport.node().cloned().map(Box::new);
         let addresses = node.map_or(Addresses::Machine, Addresses::Node);
         let scope = addresses.scope();
-        let process =
-            pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).map(Guarded::from).ok();
+        let process = pidfd_open(getpid(), PidfdFlags::empty())
+            .map(move_to_high_number)
+            .map(Guarded::from)
+            .ok();
         let (bound, listening) = (Mutex::default(), AtomicUsize::new(0));
         Ok(Self {
             adapter,

@@ -25,7 +25,7 @@ pub fn has_failed() -> bool {
 
 /// Reports the loss of the device's link to the program.
 pub fn report_link_loss(device: &'static Device) {
-    device.with(|core, _| core.notify_of_loss(Box::new(end)));
+    device.with(|core, _| core.notify_on_transport_loss(Box::new(end)));
 }
 
 /// Resets all connections at the exit of the process, for a node whose launcher has exited. Otherwise the kernel resets

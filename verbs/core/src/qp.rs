@@ -21,8 +21,8 @@ use rdma_over_tcp::{
     error::{EndReason, ErrorNumber},
     rdmap::IMMEDIATE_OCTETS,
     rnic::{
-        Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Revocable,
-        Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
+        Access, Bind, CompletionRetention, Data, ErrorStatePosts, Operation, QpConfig, QpId,
+        QpLimits, QpState, Revocable, Rnic, Sge, Urgency, VerbError, WrFlags,
     },
 };
 
@@ -123,12 +123,12 @@ const fn merge(recorded: IbvQpState, core: QpState) -> IbvQpState {
 pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
     match reason {
         // Remote protection errors of RDMAP, and tagged buffer errors of DDP.
-        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
+        EndReason::Detected(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
             AsyncEventKind::QpAccessError
         }
         // Catastrophic errors of the local RDMAP and DDP: the peer's request was valid.
-        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
-        EndReason::Found(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
+        EndReason::Detected(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
+        EndReason::Detected(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
         EndReason::Terminated(_)
         | EndReason::TerminatedUnnumbered
         | EndReason::Lost(_)
@@ -217,7 +217,7 @@ impl Qp {
                 context: 0,
                 limits: attributes.limits,
                 srq: attributes.srq.as_ref().map(|srq| srq.id()),
-                late_posts: LatePosts::Flush,
+                error_state_posts: ErrorStatePosts::Flush,
             };
             core.create_qp(pd.id(), config)
         })?;
@@ -321,8 +321,9 @@ impl Qp {
         self.device.check()?;
         self.notifier.is_destroyed.store(true, Ordering::Relaxed);
         // The close may be pending until the identifier of its connection is destroyed. Its completion has no receiver.
-        let _ =
-            self.device.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
+        let _ = self
+            .device
+            .with(|core, _| core.close_qp(self.id, CompletionRetention::Discard, Box::new(|| {})));
         self.count(-1);
         self.detach();
         Ok(())
@@ -353,7 +354,7 @@ impl Qp {
         self.device.post(|core| {
             let mut poster = SendPoster { core, qp: self };
             let result = work(&mut poster);
-            let urgency = poster.core.kick_qp(self.id);
+            let urgency = poster.core.schedule_qp(self.id);
             (result, urgency)
         })
     }
@@ -535,7 +536,7 @@ mod tests {
         ] {
             let (layer, etype, code) = number;
             let number = ErrorNumber { layer, etype, code };
-            assert_eq!(event_of(EndReason::Found(number)), event);
+            assert_eq!(event_of(EndReason::Detected(number)), event);
             assert_eq!(event_of(EndReason::Terminated(number)), AsyncEventKind::QpFatal);
         }
         for number in 0..8 {

@@ -15,7 +15,7 @@ use crate::control::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
 
 /// End of a session without a complete reply.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     #[error("time limit of {} s", .0.as_secs_f64())]
     Late(Duration),
     #[error(transparent)]
@@ -81,10 +81,10 @@ impl Session {
     pub(super) fn proceed(
         &mut self,
         answer: impl FnOnce(&[u8]) -> io::Result<Vec<u8>>,
-    ) -> Result<bool, Ended> {
+    ) -> Result<bool, SessionEnd> {
         if let Stage::Request(line) = &mut self.stage {
             if !receive(&mut self.client, line, &mut self.active_at)? {
-                return self.unless_late(REQUEST_LIMIT);
+                return self.check_deadline(REQUEST_LIMIT);
             }
             let text = answer(line)?;
             self.stage = Stage::Answer { text, sent: 0 };
@@ -93,10 +93,10 @@ impl Session {
         let Stage::Answer { text, sent } = &mut self.stage else { return Ok(false) };
         while *sent < text.len() {
             match self.client.write(&text[*sent..]) {
-                Ok(0) => return Err(Ended::Closed),
+                Ok(0) => return Err(SessionEnd::Closed),
                 Ok(count) => *sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return self.unless_late(ANSWER_LIMIT);
+                    return self.check_deadline(ANSWER_LIMIT);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -106,9 +106,9 @@ impl Session {
         Ok(true)
     }
 
-    fn unless_late(&self, limit: Duration) -> Result<bool, Ended> {
+    fn check_deadline(&self, limit: Duration) -> Result<bool, SessionEnd> {
         match self.deadline <= Instant::now() {
-            true => Err(Ended::Late(limit)),
+            true => Err(SessionEnd::Late(limit)),
             false => Ok(false),
         }
     }
@@ -120,11 +120,11 @@ fn receive(
     client: &mut UnixStream,
     line: &mut Vec<u8>,
     active_at: &mut Instant,
-) -> Result<bool, Ended> {
+) -> Result<bool, SessionEnd> {
     loop {
         let mut octets = [0; REQUEST_BYTES_MAX];
         match client.read(&mut octets[..REQUEST_BYTES_MAX - line.len()]) {
-            Ok(0) => return Err(Ended::Closed),
+            Ok(0) => return Err(SessionEnd::Closed),
             Ok(count) => {
                 *active_at = Instant::now();
                 let octets = &octets[..count];

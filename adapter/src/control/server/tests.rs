@@ -6,7 +6,7 @@ use std::{
 
 use crate::NodeOptions;
 use host_stack::{
-    socket::{Moves, Refusal, SocketState},
+    socket::{MigrationCounts, Refusal, SocketState},
     stream::OffloadState,
 };
 use offload_engine::status::NdisStatus;
@@ -68,8 +68,11 @@ impl Controlled for Fake {
         Ok(self.rows(limit)?.into_iter().find(|row| row.handle == handle))
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        assert!(handles.len() <= LOOK_MAX, "too many connections copied while the node is locked");
+    fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+        assert!(
+            handles.len() <= SNAPSHOTS_MAX,
+            "too many connections copied while the node is locked"
+        );
         vec![None; handles.len()]
     }
 
@@ -94,7 +97,7 @@ fn row(handle: u64) -> ConnectionRow {
         offload: OffloadState::InHost,
         recv_q: Some(0),
         send_q: Some(0),
-        moves: Moves::default(),
+        moves: MigrationCounts::default(),
     }
 }
 
@@ -142,11 +145,15 @@ fn long_list_is_split_into_pages() {
     assert_eq!(node, name());
     let handles: Vec<_> = connections.iter().map(|record| record.handle).collect();
     assert_eq!(handles, (1..=many).collect::<Vec<_>>());
-    let ask = Ask::List { after: None, state: false };
-    let Ok(Answer::List(page)) = client::ask(control.path(), ask) else { panic!("no list") };
+    let operation = Operation::List { after: None, state: false };
+    let Ok(Answer::List(page)) = client::request(control.path(), operation) else {
+        panic!("no list")
+    };
     assert!(page.more && page.connections.len() == ROWS_MAX);
-    let ask = Ask::List { after: Some(many - 1), state: false };
-    let Ok(Answer::List(page)) = client::ask(control.path(), ask) else { panic!("no list") };
+    let operation = Operation::List { after: Some(many - 1), state: false };
+    let Ok(Answer::List(page)) = client::request(control.path(), operation) else {
+        panic!("no list")
+    };
     assert!(!page.more && page.connections.len() == 1);
 }
 
@@ -164,13 +171,13 @@ fn reply_waits_for_a_move() {
     let (fake, control) = served("move", 1..=2);
     fake.0.lock().unwrap().listings_left = 3;
     let wanted = Move { handle: 2, to: Destination::Target, begin: true, refusals: 0 };
-    let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
+    let answer = client::request(control.path(), Operation::Move(wanted)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert_eq!((record.handle, record.offload_state), (2, OffloadState::Offloaded));
     assert_eq!(fake.0.lock().unwrap().move_requests, 1);
     // With begin: false no move is requested.
     let looked = Move { handle: 1, begin: false, ..wanted };
-    let answer = client::ask(control.path(), Ask::Move(looked)).unwrap();
+    let answer = client::request(control.path(), Operation::Move(looked)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert_eq!(record.offload_state, OffloadState::InHost);
     assert_eq!(fake.0.lock().unwrap().move_requests, 1);
@@ -185,14 +192,14 @@ fn refused_move_returns_its_reason_immediately() {
     }
     let wanted = Move { handle: 1, to: Destination::Target, begin: true, refusals: 0 };
     let began = Instant::now();
-    let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
+    let answer = client::request(control.path(), Operation::Move(wanted)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert!(began.elapsed() < MOVE_LIMIT, "waited for a move that was refused");
     let refused = record.last_refusal.unwrap();
     assert_eq!(refused.ndis_status, Some(0xC023_1004));
     assert_eq!(refused.ndis_status_name.as_deref(), Some("NDIS_STATUS_OFFLOAD_TCP_ENTRIES"));
     let unknown = Move { handle: 9, ..wanted };
-    let answer = client::ask(control.path(), Ask::Move(unknown)).unwrap();
+    let answer = client::request(control.path(), Operation::Move(unknown)).unwrap();
     assert_eq!(answer, Answer::Moved { connection: None });
 }
 
@@ -304,8 +311,8 @@ fn socket_is_private_and_removed_with_its_node() {
     assert!(!path.exists());
 }
 
-fn serve_at(place: &ControlPlace) -> Result<Option<Control>, Error> {
-    serve(Fake::default(), NodeName::of(&NodeOptions::default()), place)
+fn serve_at(socket_path: &ControlSocketPath) -> Result<Option<Control>, Error> {
+    serve(Fake::default(), NodeName::of(&NodeOptions::default()), socket_path)
 }
 
 // A connection of a queue pair has its number. A connection during set-up, a listener and other connections have none.
@@ -335,7 +342,7 @@ fn stale_socket_is_replaced() {
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let wanted = ControlPlace::Path(path.clone());
+    let wanted = ControlSocketPath::Path(path.clone());
     let control = serve_at(&wanted).unwrap().expect("the socket was requested");
     assert!(client::list(&path, false).is_ok());
     let failure = serve_at(&wanted).map(drop).unwrap_err();
@@ -350,10 +357,10 @@ fn stale_socket_is_replaced() {
 #[test]
 fn missing_socket_is_a_failure_only_if_requested() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
-    let failure = serve_at(&ControlPlace::Path(long.clone()));
+    let failure = serve_at(&ControlSocketPath::Path(long.clone()));
     let failure = failure.map(drop).unwrap_err();
     assert!(failure.message().contains("at most 107"), "{failure}");
-    let nowhere = ControlPlace::Directory("/nonexistent/flue".into());
+    let nowhere = ControlSocketPath::Directory("/nonexistent/flue".into());
     assert!(serve_at(&nowhere).unwrap().is_none());
-    assert!(serve_at(&ControlPlace::None).unwrap().is_none());
+    assert!(serve_at(&ControlSocketPath::None).unwrap().is_none());
 }

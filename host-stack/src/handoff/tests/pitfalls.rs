@@ -20,7 +20,7 @@ fn p2_p4_data_in_flight_are_replayed() {
     bench.loss_percent = 100;
     bench.ends[0].write(0, 59_901);
     idle(&mut bench, 2);
-    let state = bench.shuttle(0);
+    let state = bench.export_and_import(0);
     let delegated = state.tcp.delegated;
     let in_flight = delegated.snd_max.distance(delegated.snd_una);
     assert_eq!(in_flight, 59_901);
@@ -48,12 +48,12 @@ fn p3_window_probe_counts() {
     let flow = &bench.ends[0].flow;
     assert_eq!(flow.send_window.snd_wnd, 0);
     assert_eq!(flow.snd_max, flow.snd_una + 1);
-    let state = bench.shuttle(0);
+    let state = bench.export_and_import(0);
     let delegated = state.tcp.delegated;
     assert_eq!((delegated.snd_nxt, delegated.snd_max), (delegated.snd_una, delegated.snd_una + 1));
     assert!(delegated.retransmit.timeout_delta.is_some(), "the persist timer");
     // The other end is full: P5, more undelivered data than one unscaled window.
-    let state = bench.shuttle(1);
+    let state = bench.export_and_import(1);
     assert_eq!(state.tcp.delegated.rcv_wnd, 0);
     assert!(state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>() > 65_535);
     bench.drain();
@@ -75,7 +75,7 @@ fn p3_a_closed_window_is_probed_after_the_import() {
         let tuple = tuple_of(&state);
         let imported = import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).unwrap();
         let mut stage = Stage::new(to_smoltcp(bench.now), tuple, 0);
-        let socket = stage.enter(imported.socket);
+        let socket = stage.add_socket(imported.socket);
         let mut probes = 0;
         for second in 0..30 {
             let said = stage.poll(to_smoltcp(bench.now + Duration::from_secs(second)));
@@ -114,7 +114,7 @@ fn p3_ack_after_a_closed_window_is_processed() {
     let way = FrameAddresses { macs, from: tuple.remote(), to: tuple.local() };
     let frame = wire::ack_frame(way, 64, &said).expect("one family");
     bench.ends[0].receive(bench.now, frame.to_vec());
-    let state = bench.shuttle(0).tcp.delegated;
+    let state = bench.export_and_import(0).tcp.delegated;
     assert_eq!((state.snd_una, state.snd_nxt, state.snd_max), (in_flight, in_flight, in_flight));
 }
 
@@ -127,7 +127,7 @@ fn p6_challenge_limit_does_not_block_the_export() {
             let state = bench.ends[index].export(bench.now).unwrap();
             bench.ends[index].import(bench.now, &state);
             // The export's challenge would be the second within a second.
-            bench.shuttle(index);
+            bench.export_and_import(index);
         }
     }
     bench.close();
@@ -254,7 +254,7 @@ fn half_closed_connections_move() {
         idle(&mut bench, 5);
         bench.ends[0].socket().close();
         let shuttle = |bench: &mut Bench, index: usize, seen: &mut Vec<TcpPhase>| {
-            let Ok(state) = bench.try_shuttle(index) else { return };
+            let Ok(state) = bench.try_export_and_import(index) else { return };
             let phase = state.tcp.delegated.state;
             if seen.last() != Some(&phase) {
                 seen.push(phase);
@@ -299,7 +299,7 @@ fn simultaneous_close_moves() {
     }
     assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::Closing));
     for index in 0..2 {
-        let state = bench.shuttle(index);
+        let state = bench.export_and_import(index);
         assert_eq!(state.tcp.delegated.state, TcpPhase::Closing);
         assert_eq!(bench.ends[index].socket().state(), State::Closing);
     }
@@ -343,7 +343,7 @@ fn close_wait_moves() {
         idle(&mut bench, 100);
         assert_eq!(bench.ends[1].socket().state(), State::CloseWait);
         for _ in 0..3 {
-            let state = bench.shuttle(1);
+            let state = bench.export_and_import(1);
             assert_eq!(state.tcp.delegated.state, TcpPhase::CloseWait);
             assert_eq!(bench.ends[1].socket().state(), State::CloseWait);
             let first = bench.ends[1].first_received;

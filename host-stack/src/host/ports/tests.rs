@@ -37,7 +37,7 @@ fn claim(name: Name, local: &str, holder: Holder) -> Claim {
 }
 
 /// True if `wanted` is permitted while `there` is reserved.
-fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
+fn coexist(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(there.0, there.1, there.2));
     ports.permits(&claim(wanted.0, wanted.1, wanted.2))
@@ -52,30 +52,30 @@ fn compatible_reservations_are_permitted() {
     for (row, there) in kinds.into_iter().enumerate() {
         for (column, wanted) in [endpoint(2), listener(2), connection(2)].into_iter().enumerate() {
             for local in [OURS, ANY] {
-                let case = |holder| beside((there, local, own), (wanted, OURS, holder));
+                let case = |holder| coexist((there, local, own), (wanted, OURS, holder));
                 assert_eq!(case(own), within[row][column], "{there:?} {wanted:?}");
                 assert!(!case(other), "{there:?} and another's {wanted:?}");
                 // Addresses that overlap it.
-                let covered = beside((there, OURS, other), (wanted, local, own));
+                let covered = coexist((there, OURS, other), (wanted, local, own));
                 assert!(!covered, "{there:?} {wanted:?}");
             }
             let elsewhere = ["10.0.0.2:7000", "10.0.0.1:7001", "[fd00::1]:7000"];
             for local in elsewhere {
-                assert!(beside((there, OURS, own), (wanted, local, other)), "{local}");
+                assert!(coexist((there, OURS, own), (wanted, local, other)), "{local}");
             }
             let v6 = (wanted, "[fd00::1]:7000", other);
-            assert!(beside((there, ANY, own), v6), "0.0.0.0 covers IPv4");
-            assert!(!beside((there, "[::]:7000", own), v6), "[::] covers IPv6");
-            assert!(!beside((there, "[::]:7000", own), (wanted, OURS, other)), "and IPv4");
+            assert!(coexist((there, ANY, own), v6), "0.0.0.0 covers IPv4");
+            assert!(!coexist((there, "[::]:7000", own), v6), "[::] covers IPv6");
+            assert!(!coexist((there, "[::]:7000", own), (wanted, OURS, other)), "and IPv4");
         }
     }
     // Shards of one consumer share endpoints and listeners, on the same address.
     for there in [endpoint(1), listener(1)] {
         for wanted in [endpoint(2), listener(2)] {
-            assert!(beside((there, OURS, own), (wanted, OURS, sibling)));
-            assert!(!beside((there, ANY, own), (wanted, OURS, sibling)));
+            assert!(coexist((there, OURS, own), (wanted, OURS, sibling)));
+            assert!(!coexist((there, ANY, own), (wanted, OURS, sibling)));
         }
-        assert!(!beside((there, OURS, own), (connection(2), OURS, sibling)));
+        assert!(!coexist((there, OURS, own), (connection(2), OURS, sibling)));
     }
 }
 
@@ -134,7 +134,7 @@ fn departed_client_releases_its_reservations() {
     ports.reserve(&claim(listener(2), "10.0.0.1:2", own));
     ports.reserve(&claim(connection(3), "10.0.0.1:3", own));
     ports.reserve(&claim(listener(4), "10.0.0.1:4", other));
-    ports.leave(own.client);
+    ports.release_client(own.client);
     let used =
         [1, 2, 3, 4].map(|port| !ports.is_unused(SocketAddr::from(([10, 0, 0, 1], port)).into()));
     assert_eq!(used, [false, false, false, true]);

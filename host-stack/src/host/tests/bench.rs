@@ -206,7 +206,7 @@ impl Node {
         let context = self.next_context;
         self.next_context += 1;
         let list = NetBufferList::from_mdl(context, data.into());
-        self.port.request(Request::Send { handle, list, apart: false });
+        self.port.request(Request::Send { handle, list, begins_segment: false });
         context
     }
 
@@ -491,7 +491,7 @@ impl Bench {
                     FromHost::Invalidate(tree) => node.invalidates.push_back(tree),
                     FromHost::Forward(segment) => node.forwards.push(segment.frame),
                     FromHost::Forwarded(_) => {}
-                    FromHost::Leave(client) => node.left.push(client),
+                    FromHost::RemoveClient(client) => node.left.push(client),
                 }
             }
             initiates.into_iter().for_each(|tree| node.take_initiate(tree));

@@ -44,7 +44,7 @@ fn open_and_close(bench: &mut Bench) {
 // RFC 9293 §3.6.1: a closed connection has neither a socket nor poll work on either side; a record of a few hundred
 // bytes answers late segments.
 #[test]
-fn a_closed_connection_has_no_socket() {
+fn closed_connection_has_no_socket() {
     let mut bench = listening();
     for _ in 0..COUNT {
         open_and_close(&mut bench);

@@ -106,7 +106,7 @@ fn connect_from(
 // RFC 9293 §3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, §3.2 MUST-65: an MSS option in every SYN and nowhere else. It is the
 // MTU less 40, or 60 for IPv6. RFC 9293 §3.7.3 SHLD-6: independent of the path.
 #[test]
-fn the_mss_option_is_in_syns_only() {
+fn mss_option_is_in_syns_only() {
     for (v6, mtu, mss) in [(false, 1500, 1460), (true, 1500, 1440), (false, 9000, 8960)] {
         let config = |number| HostConfig { mtu, ..config(number, OffloadPolicy::Never) };
         let mut bench = Bench::with([config(1), config(2)]);
@@ -125,10 +125,10 @@ fn the_mss_option_is_in_syns_only() {
     }
 }
 
-// A list with `apart` begins a segment in the same poll as those before it; other lists share segments.
+// A list with `begins_segment` begins a segment in the same poll as those before it; other lists share segments.
 #[test]
-fn apart_lists_begin_segments() {
-    for (apart, expected) in [(false, [300].to_vec()), (true, [100; 3].to_vec())] {
+fn separate_lists_begin_segments() {
+    for (begins_segment, expected) in [(false, [300].to_vec()), (true, [100; 3].to_vec())] {
         let mut bench = Bench::new([OffloadPolicy::Never; 2]);
         bench.nodes[1].listen(server(false), 4, false);
         let handle = bench.nodes[0].connect(server(false), false);
@@ -136,7 +136,7 @@ fn apart_lists_begin_segments() {
         bench.nodes[0].sent.clear();
         for context in 1..=3 {
             let list = NetBufferList::from_mdl(context, vec![context as u8; 100]);
-            bench.nodes[0].port.request(Request::Send { handle, list, apart });
+            bench.nodes[0].port.request(Request::Send { handle, list, begins_segment });
         }
         bench.run(Duration::from_millis(1));
         let segments = segments(&bench, 0);
@@ -324,7 +324,7 @@ fn syns_with_impossible_addresses_are_ignored() {
 // RFC 7323 §2.2, §2.3: a scale is answered with a scale, its absence with none; a SYN's own window is never scaled. RFC
 // 7323 §3.2, RFC 2018 §2: the same for timestamps and SACK-permitted.
 #[test]
-fn options_are_agreed_on() {
+fn options_are_negotiated() {
     // MSS, NOP, window scale 15, SACK permitted, timestamps.
     const ALL: &[u8] = &[2, 4, 5, 180, 1, 3, 3, 15, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0];
     for options in [ALL, &[2, 4, 5, 180]] {
@@ -496,7 +496,7 @@ fn changed_settings_apply_to_existing_connections() {
 
 // RFC 9293 §3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer accepted, for three minutes.
 #[test]
-fn an_accepted_handshake_has_three_minutes() {
+fn accepted_handshake_times_out_after_three_minutes() {
     let mut bench = listening(NEVER);
     bench.passes = |_, frame| !matches!(wire::parse(frame), Frame::Tcp(_));
     bench.nodes[1].frame(SYN.frame());
@@ -511,7 +511,7 @@ fn an_accepted_handshake_has_three_minutes() {
 
 // RFC 9293 §3.6.1 MAY-2, §3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one does not.
 #[test]
-fn a_new_syn_ends_time_wait() {
+fn new_syn_starts_connection_in_time_wait() {
     let mut bench = listening(NEVER);
     bench.passes = |_, _| false;
     bench.nodes[1].frame(SYN.frame());

@@ -97,7 +97,7 @@ fn ecn_is_negotiated_if_both_enable_it() {
 
 // RFC 3168 §6.1.1.1: an unanswered SYN that offers ECN is retransmitted without the offer.
 #[test]
-fn a_repeated_syn_does_not_offer() {
+fn repeated_syn_does_not_offer_ecn() {
     let mut bench = bench([true, true], OffloadPolicy::Always);
     bench.passes = |from, frame| {
         from != 0 || !matches!(wire::parse(frame), Frame::Tcp(segment) if segment.offers_ecn())

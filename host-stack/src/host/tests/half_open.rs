@@ -27,7 +27,7 @@ fn server(v6: bool) -> SocketAddr {
 }
 
 /// Address of an unknown station on host 2's link.
-fn stranger(number: u32, v6: bool) -> IpAddr {
+fn unknown_station(number: u32, v6: bool) -> IpAddr {
     let [_, high, middle, low] = number.to_be_bytes();
     match v6 {
         true => [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, high, middle, low].into(),
@@ -36,10 +36,15 @@ fn stranger(number: u32, v6: bool) -> IpAddr {
 }
 
 /// Segment of station `number`, which host 2 has not resolved.
-fn from_stranger(number: u32, v6: bool, flags: &str, (seq, ack): (u32, u32)) -> Vec<u8> {
+fn segment_from_unknown_station(
+    number: u32,
+    v6: bool,
+    flags: &str,
+    (seq, ack): (u32, u32),
+) -> Vec<u8> {
     let [a, b, c, d] = number.to_be_bytes();
     let ethernet = PacketBuilder::ethernet2([2, 1, a, b, c, d], OURS);
-    let ip = match (stranger(number, v6), address(2, v6)) {
+    let ip = match (unknown_station(number, v6), address(2, v6)) {
         (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 64),
         (IpAddr::V6(from), IpAddr::V6(to)) => ethernet.ipv6(from.octets(), to.octets(), 64),
         _ => unreachable!("of one family"),
@@ -57,7 +62,7 @@ fn from_stranger(number: u32, v6: bool, flags: &str, (seq, ack): (u32, u32)) -> 
 
 fn flood(bench: &Bench, v6: bool, numbers: core::ops::Range<u32>) {
     for number in numbers {
-        bench.nodes[1].frame(from_stranger(number, v6, "S", (number, 0)));
+        bench.nodes[1].frame(segment_from_unknown_station(number, v6, "S", (number, 0)));
     }
 }
 
@@ -217,7 +222,12 @@ fn forged_acks_open_nothing() {
         }
         for _ in 0..50_000 {
             let (number, ack) = (random.rand_range(0..400), random.rand_u32());
-            bench.nodes[1].frame(from_stranger(number, false, "A", (number + 1, ack)));
+            bench.nodes[1].frame(segment_from_unknown_station(
+                number,
+                false,
+                "A",
+                (number + 1, ack),
+            ));
             if number == 0 {
                 bench.settle();
             }
@@ -234,7 +244,7 @@ fn forged_acks_open_nothing() {
 // RFC 4987 §3.6: a SYN answered with a cookie leaves no state, so the SYN-ACK is not retransmitted. Data after a lost
 // ACK open the connection.
 #[test]
-fn data_open_a_connection_whose_ack_is_lost() {
+fn data_opens_connection_after_lost_ack() {
     let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
     flood(&bench, false, 0..140);
     bench.settle();
@@ -302,9 +312,9 @@ fn half_open_connections_are_reset_with_their_listener() {
 #[test]
 fn syn_acks_follow_a_peer_that_has_moved() {
     let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
-    bench.nodes[1].frame(from_stranger(1, false, "S", (7, 0)));
+    bench.nodes[1].frame(segment_from_unknown_station(1, false, "S", (7, 0)));
     bench.settle();
-    let mut moved = from_stranger(1, false, "S", (7, 0));
+    let mut moved = segment_from_unknown_station(1, false, "S", (7, 0));
     moved[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
     bench.nodes[1].frame(moved);
     bench.settle();
@@ -320,7 +330,7 @@ fn half_open_connections_follow_the_rules_of_syn_received() {
     let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
     let send = |bench: &mut Bench, flags, seq, ack| {
         bench.nodes[1].sent.clear();
-        let frame = from_stranger(1, false, flags, (seq, ack));
+        let frame = segment_from_unknown_station(1, false, flags, (seq, ack));
         bench.nodes[1].to_host.send(ToHost::Frame { data: frame, checksum_valid: false }).unwrap();
         bench.settle();
         let answers = bench.nodes[1].sent.iter().filter_map(|frame| match wire::parse(frame) {

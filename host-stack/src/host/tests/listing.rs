@@ -12,7 +12,7 @@ use offload_engine::{
 
 use super::bench::{Bench, address};
 use crate::{
-    socket::{ConnectionRow, Moves, OffloadPolicy, Refusal, Request, SocketState},
+    socket::{ConnectionRow, MigrationCounts, OffloadPolicy, Refusal, Request, SocketState},
     stream::OffloadState,
 };
 
@@ -61,7 +61,7 @@ fn listeners_and_connections_have_a_row_each() {
     assert_eq!(connection.state, Some(SocketState::Established));
     assert_eq!(connection.offload, OffloadState::InHost);
     assert_eq!((connection.recv_q, connection.send_q), (Some(7), Some(0)), "unread");
-    assert_eq!(connection.moves, Moves::default());
+    assert_eq!(connection.moves, MigrationCounts::default());
     let rows_of_1 = rows(&mut bench, 0);
     assert_eq!(rows_of_1.len(), 1);
     assert_eq!((rows_of_1[0].handle, rows_of_1[0].remote), (active, Some(listening())));
@@ -106,13 +106,17 @@ fn row_follows_offload_and_upload() {
         (uploaded.offload, uploaded.state),
         (OffloadState::InHost, Some(SocketState::Established))
     );
-    let moves =
-        Moves { offloads: 1, uploads: 1, last_upload_reason: Some(reason), ..Moves::default() };
+    let moves = MigrationCounts {
+        offloads: 1,
+        uploads: 1,
+        last_upload_reason: Some(reason),
+        ..MigrationCounts::default()
+    };
     assert_eq!(uploaded.moves, moves);
 }
 
 #[test]
-fn a_refusal_is_counted_with_its_status() {
+fn refusal_is_counted_with_its_status() {
     let (mut bench, _) = connected(OffloadPolicy::Always);
     let (handle, _) = bench.nodes[1].established();
     let state = bench.nodes[1].initiates.pop_front().unwrap().state;

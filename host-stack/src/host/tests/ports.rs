@@ -66,7 +66,7 @@ impl EndpointBench {
         if second { &self.second } else { &self.node().port }
     }
 
-    fn ask(&mut self, second: bool, request: Request) -> PortAnswer {
+    fn request(&mut self, second: bool, request: Request) -> PortAnswer {
         self.port(second).request(request);
         self.bench.run(Duration::from_millis(100));
         let of_first = self.bench.nodes[0].notices.drain(..).filter_map(answer).last();
@@ -76,7 +76,7 @@ impl EndpointBench {
 
     fn bind(&mut self, second: bool, local: SocketAddr) -> (EndpointId, PortAnswer) {
         let endpoint = EndpointId(self.node().port.allocate());
-        (endpoint, self.ask(second, Request::Bind { endpoint, local }))
+        (endpoint, self.request(second, Request::Bind { endpoint, local }))
     }
 
     fn listen(
@@ -89,7 +89,7 @@ impl EndpointBench {
         let (backlog, at_once) = (1, false);
         let local = local.into();
         let request = Request::Listen { listener, local, endpoint, backlog, at_once };
-        (listener, self.ask(second, request))
+        (listener, self.request(second, request))
     }
 
     fn connect(
@@ -103,11 +103,11 @@ impl EndpointBench {
         let (timeout, at_once) = (Duration::from_secs(5), false);
         let local = Some(local);
         let request = Request::Connect { handle, local, endpoint, remote, timeout, at_once };
-        (handle, self.ask(second, request))
+        (handle, self.request(second, request))
     }
 
     /// Makes a request without an answer.
-    fn tell(&mut self, second: bool, request: Request) {
+    fn request_without_answer(&mut self, second: bool, request: Request) {
         self.port(second).request(request);
         self.bench.run(Duration::from_millis(100));
     }
@@ -134,21 +134,21 @@ fn endpoint_of_another_consumer_is_in_use() {
                 assert_eq!(endpoints.connect(second, local, None, peer()).1, IN_USE, "{local}");
             }
         }
-        endpoints.tell(second, Request::Unbind { endpoint: bound });
+        endpoints.request_without_answer(second, Request::Unbind { endpoint: bound });
         assert_eq!(endpoints.bind(second, ours(7000)).1, IN_USE, "only the owner can release it");
-        endpoints.tell(first, Request::Unbind { endpoint: bound });
-        endpoints.tell(first, Request::Unlisten { listener });
-        endpoints.tell(first, Request::Abort { handle: connection });
+        endpoints.request_without_answer(first, Request::Unbind { endpoint: bound });
+        endpoints.request_without_answer(first, Request::Unlisten { listener });
+        endpoints.request_without_answer(first, Request::Abort { handle: connection });
         for port in [7000, 7001, 7002] {
             let (bound, is) = endpoints.bind(second, ours(port));
             assert_eq!(is, PortAnswer::Is(ours(port)));
-            endpoints.tell(second, Request::Unbind { endpoint: bound });
+            endpoints.request_without_answer(second, Request::Unbind { endpoint: bound });
         }
     }
 }
 
 #[test]
-fn a_bound_endpoint_listens_and_connects() {
+fn bound_endpoint_listens_and_connects() {
     let mut endpoints = EndpointBench::new();
     // Any port, of all addresses: the connection's local address is one of them.
     let (endpoint, is) = endpoints.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
@@ -167,9 +167,9 @@ fn a_bound_endpoint_listens_and_connects() {
     );
     let (listener, is) = endpoints.listen(false, ours(1), Some(endpoint));
     assert_eq!(is, PortAnswer::Is(bound));
-    endpoints.tell(false, Request::Unbind { endpoint });
+    endpoints.request_without_answer(false, Request::Unbind { endpoint });
     assert_eq!(endpoints.bind(true, bound).1, IN_USE, "the listener holds it");
-    endpoints.tell(false, Request::Unlisten { listener });
+    endpoints.request_without_answer(false, Request::Unlisten { listener });
     assert_eq!(endpoints.bind(true, bound).1, IN_USE, "the connections hold it");
 }
 
@@ -191,11 +191,11 @@ fn named_endpoint_outlives_its_connection() {
         PortAnswer::Is(ours(7001)),
         "the connect failed"
     );
-    endpoints.tell(false, Request::Abort { handle });
-    endpoints.tell(false, Request::Unlisten { listener });
+    endpoints.request_without_answer(false, Request::Abort { handle });
+    endpoints.request_without_answer(false, Request::Unlisten { listener });
     for (local, endpoint) in [(local, one), (ours(7000), two)] {
         assert_eq!(endpoints.bind(true, local).1, IN_USE);
-        endpoints.tell(false, Request::Unbind { endpoint });
+        endpoints.request_without_answer(false, Request::Unbind { endpoint });
         assert_eq!(endpoints.bind(true, local).1, PortAnswer::Is(local));
     }
 }
@@ -224,10 +224,10 @@ fn listener_reuses_its_port_beside_old_connections() {
     let ended = |notice: &Notice| matches!(notice, Notice::Closed { error: None, .. });
     assert!(endpoints.node().has(ended), "in TIME-WAIT");
     assert_eq!(endpoints.node().host.connections.len(), 1, "the other is open");
-    endpoints.tell(false, Request::Unlisten { listener });
+    endpoints.request_without_answer(false, Request::Unlisten { listener });
     let (listener, is) = endpoints.listen(false, ours(7000), None);
     assert_eq!(is, PortAnswer::Is(ours(7000)));
-    endpoints.tell(false, Request::Unlisten { listener });
+    endpoints.request_without_answer(false, Request::Unlisten { listener });
     assert_eq!(
         endpoints.listen(true, ours(7000), None).1,
         PortAnswer::Is(ours(7000)),
@@ -242,9 +242,9 @@ fn departed_client_holds_no_port() {
     assert_eq!(endpoints.bind(true, ours(7000)).1, PortAnswer::Is(ours(7000)));
     assert_eq!(endpoints.listen(true, ours(7001), None).1, PortAnswer::Is(ours(7001)));
     assert_eq!(endpoints.connect(true, ours(7002), None, peer()).1, PortAnswer::Is(ours(7002)));
-    endpoints.tell(true, Request::Leave);
+    endpoints.request_without_answer(true, Request::Unregister);
     let endpoint = EndpointId(endpoints.node().port.allocate());
-    endpoints.tell(true, Request::Bind { endpoint, local: ours(7003) });
+    endpoints.request_without_answer(true, Request::Bind { endpoint, local: ours(7003) });
     for port in [7000, 7001, 7002, 7003] {
         assert_eq!(endpoints.bind(false, ours(port)).1, PortAnswer::Is(ours(port)));
     }

@@ -301,7 +301,7 @@ fn probe_is_not_processed_ahead_once_a_fin_is_due() {
 
 // RFC 9293 §3.10.7.4: a segment trimmed to RCV.NXT still carries an acknowledgment, and an old segment is answered.
 #[test]
-fn an_old_segment_acknowledges() {
+fn old_segment_acknowledges() {
     let mut connected = Connected::new();
     connected.deliver_and_run("A", FIRST, 0, b"abc");
     connected.sends(1_000);
@@ -391,7 +391,7 @@ fn end_is_reported_after_the_last_acknowledgment() {
 
 // LAST-ACK: the segment that ends the connection is not answered with RST for its data.
 #[test]
-fn an_old_segment_ends_a_connection() {
+fn old_segment_ends_connection() {
     let mut connected = Connected::new();
     connected.deliver_and_run("AF", FIRST, 0, b"abc");
     connected.bench.nodes[1].shutdown(connected.handle);

@@ -110,7 +110,7 @@ impl TwoShards {
         self.arrives(shard, wire::forged(builder, flags, ack.unwrap_or(0), &[]));
     }
 
-    fn ask(&mut self, shard: usize, request: Request) {
+    fn request(&mut self, shard: usize, request: Request) {
         self.shards[shard].port.request(request);
         self.poll();
     }
@@ -120,7 +120,7 @@ impl TwoShards {
         let listener = ListenerId(self.shards[shard].port.allocate());
         let (local, backlog) = (local.into(), 4);
         let request = Request::Listen { listener, local, endpoint: None, backlog, at_once: false };
-        self.ask(shard, request);
+        self.request(shard, request);
         let answer = match self.shards[shard].port.notice() {
             Some(Notice::Listening { listener: of, .. }) if of == listener => Ok(()),
             Some(Notice::ListenFailed { listener: of, error }) if of == listener => Err(error),
@@ -247,10 +247,10 @@ fn one_address_for_listeners_of_different_shards() {
     assert_eq!(pair.handshake(1, 100), 1);
     assert_eq!(pair.established(1).len(), 1);
     // The remaining listener accepts alone, whatever queue a SYN arrives on.
-    pair.ask(1, Request::Unlisten { listener: second });
+    pair.request(1, Request::Unlisten { listener: second });
     assert_eq!(pair.handshake(1, 101), 0);
     assert_eq!(pair.established(0).len(), 1);
-    pair.ask(0, Request::Unlisten { listener: first });
+    pair.request(0, Request::Unlisten { listener: first });
     pair.segment(0, 102, 7, None);
     assert_eq!(pair.host.stats().listen_overflows, 0);
     assert_eq!(pair.host.connections.len(), 2, "no listener is left");

@@ -5,7 +5,7 @@ use alloc::{vec, vec::Vec};
 use offload_engine::{
     chimney::{
         client::OffloadHandle,
-        tree::{Asked, ObjectNode, UpdateNode},
+        tree::{ClassQuery, ObjectNode, UpdateNode},
     },
     engine::port::ToHost,
     state::{MacAddress, TcpCached, Ticks},
@@ -79,7 +79,7 @@ fn neighbor_update(bench: &Bench) -> (MacAddress, Ticks) {
     }
 }
 
-fn ask(bench: &mut Bench) {
+fn query_neighbors(bench: &mut Bench) {
     let neighbor = *bench.nodes[1].neighbors.keys().next().unwrap();
     bench.nodes[1]
         .to_host
@@ -95,7 +95,7 @@ fn ask(bench: &mut Bench) {
 // CH-UPD-5, -7: a new Ethernet address causes an update of the neighbor. A change during the initiate is sent after its
 // completion (CH-INI-1).
 #[test]
-fn a_moved_neighbor_is_updated() {
+fn moved_neighbor_is_updated() {
     for during in [false, true] {
         let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
         let initiate = bench.nodes[1].initiates.pop_front().unwrap();
@@ -211,38 +211,38 @@ fn single_changed_setting_sets_its_flag_only() {
 fn reachability_is_answered() {
     let (mut bench, _) = offloaded();
     bench.run(Duration::from_secs(5));
-    ask(&mut bench);
+    query_neighbors(&mut bench);
     let (_, delta) = neighbor_update(&bench);
     assert!((5_000..6_000).contains(&delta), "{delta}");
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     bench.run(NEIGHBOR_STALE);
     let before = bench.nodes[1].sent.len();
-    ask(&mut bench);
+    query_neighbors(&mut bench);
     assert_eq!(neighbor_update(&bench).1, 0);
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     assert!(bench.nodes[1].sent.len() > before, "a solicitation");
     bench.run(Duration::from_secs(20));
     assert!(bench.nodes[1].queries.is_empty() && bench.nodes[1].invalidates.is_empty());
-    ask(&mut bench);
+    query_neighbors(&mut bench);
     assert!(neighbor_update(&bench).1 > 15_000);
 }
 
 // CH §9.7: an unresponsive neighbor is invalidated, unless an offloaded connection has made forward progress meanwhile.
 #[test]
-fn a_silent_neighbor_is_invalidated() {
+fn silent_neighbor_is_invalidated() {
     for goes_forward in [true, false] {
         let (mut bench, _) = offloaded();
         bench.run(NEIGHBOR_STALE + MOMENT);
         bench.passes = |_, _| false;
-        ask(&mut bench);
+        query_neighbors(&mut bench);
         bench.run(Duration::from_secs(5));
         let mut query = bench.nodes[1].queries.pop_front().expect("a query");
         assert!(bench.nodes[1].queries.is_empty());
         let ObjectNode::Object { payload, .. } = &mut query[0].payload else { panic!() };
-        assert_eq!((payload.constant, payload.cached), (Asked::No, Asked::No));
+        assert_eq!((payload.constant, payload.cached), (ClassQuery::No, ClassQuery::No));
         let nic_reachability_delta = if goes_forward { 500 } else { 60_000 };
         payload.delegated =
-            Asked::Answer(offload_engine::state::NeighborDelegated { nic_reachability_delta });
+            ClassQuery::Answer(offload_engine::state::NeighborDelegated { nic_reachability_delta });
         query[0].status = NdisStatus::SUCCESS;
         bench.nodes[1].to_host.send(ToHost::QueryComplete(query)).unwrap();
         bench.run(MOMENT);
@@ -256,7 +256,7 @@ fn failed_query_uploads_connections() {
     let (mut bench, handle) = offloaded();
     bench.run(NEIGHBOR_STALE + MOMENT);
     bench.passes = |_, _| false;
-    ask(&mut bench);
+    query_neighbors(&mut bench);
     bench.run(Duration::from_secs(5));
     let mut query = bench.nodes[1].queries.pop_front().expect("a query");
     query[0].status = NdisStatus::FAILURE;
@@ -280,7 +280,7 @@ fn other_announcements_are_ignored() {
 }
 
 /// The hosts are on different links; the second one uses a gateway.
-fn apart(policy: OffloadPolicy) -> Bench {
+fn hosts_on_two_links(policy: OffloadPolicy) -> Bench {
     let far = HostConfig {
         addresses: vec![([10, 0, 0, 77].into(), 24)],
         ..config(1, OffloadPolicy::Never)
@@ -304,7 +304,7 @@ fn apart(policy: OffloadPolicy) -> Bench {
 /// The second host has sent 2,000 bytes, which are lost, and optionally its FIN. The fast retransmission occurs while a
 /// new next hop is unresolved, and smoltcp's timer stops. Also returns addresses and acknowledgment of the first host.
 fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgment) {
-    let mut bench = apart(OffloadPolicy::Never);
+    let mut bench = hosts_on_two_links(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.passes = |from, _| from == 0;
     bench.nodes[1].sent.clear();
@@ -347,7 +347,7 @@ fn dropped_retransmission_is_repeated() {
 
 // RFC 9293 §3.8.4: the peer must not take a probe's byte for data.
 #[test]
-fn no_probe_goes_over_data_in_flight() {
+fn no_probe_is_sent_over_data_in_flight() {
     let (mut bench, _, ack) = stalled(false);
     bench.passes = |_, _| true;
     let tcp =
@@ -385,7 +385,7 @@ fn stalled_fin_is_retransmitted() {
 // A connection with unsent data ends with RetransmissionLimit.
 #[test]
 fn unsent_data_do_not_end_in_order() {
-    let mut bench = apart(OffloadPolicy::Never);
+    let mut bench = hosts_on_two_links(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     let (active, _) = bench.nodes[0].established();
     bench.nodes[0].shutdown(active);
@@ -402,7 +402,7 @@ fn unsent_data_do_not_end_in_order() {
 // A gateway's Ethernet address is solicited, not taken from segments that arrived through another one.
 #[test]
 fn gateway_is_resolved_before_the_offload() {
-    let mut bench = apart(OffloadPolicy::Never);
+    let mut bench = hosts_on_two_links(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
     bench.nodes[1].sent.clear();
@@ -418,7 +418,7 @@ fn gateway_is_resolved_before_the_offload() {
 
 // A gateway that is the peer itself has the source address of its segments.
 #[test]
-fn a_gateway_may_be_the_peer() {
+fn gateway_may_be_the_peer() {
     let peer =
         HostConfig { gateways: vec![[10, 0, 0, 1].into()], ..config(2, OffloadPolicy::Never) };
     let mut bench = Bench::with([config(1, OffloadPolicy::Never), peer]);
@@ -448,7 +448,7 @@ fn announced_neighbor_address_is_offloaded() {
 // CH-UPD-7: the path for which a neighbor is offloaded is removed before that completes.
 #[test]
 fn late_neighbor_is_terminated() {
-    let mut bench = apart(OffloadPolicy::Always);
+    let mut bench = hosts_on_two_links(OffloadPolicy::Always);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     bench.nodes[1].complete(initiate.handle, None);
     bench.run(MOMENT);
@@ -471,9 +471,9 @@ fn late_neighbor_is_terminated() {
 // CH-UPD-2, -7: a changed gateway is resolved and offloaded, the path is linked to it, and the old one is terminated.
 // If that fails the connection is uploaded.
 #[test]
-fn a_new_next_hop_is_linked() {
+fn new_next_hop_is_linked() {
     for fails in [false, true] {
-        let mut bench = apart(OffloadPolicy::Always);
+        let mut bench = hosts_on_two_links(OffloadPolicy::Always);
         let initiate = bench.nodes[1].initiates.pop_front().unwrap();
         assert_eq!(initiate.state.neighbor.cached.dl_destination_address, FIRST_MAC);
         bench.nodes[1].complete(initiate.handle, None);

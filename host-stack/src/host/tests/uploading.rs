@@ -216,7 +216,7 @@ fn time_wait_is_uploaded() {
 
 // CH-EVT-1: mandatory reasons are always followed, optional ones by configuration; an uploaded connection rests.
 #[test]
-fn retrieves_are_followed_as_the_policy_says() {
+fn retrieves_follow_policy() {
     let rules = OffloadRules {
         upload_on: UploadReasons::default().with(UploadReason::SmallIo),
         ..OffloadRules::default()
@@ -249,7 +249,7 @@ fn retrieves_are_followed_as_the_policy_says() {
             continue;
         }
         bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
-        bench.run(rules.rest - MOMENT);
+        bench.run(rules.holddown - MOMENT);
         assert!(bench.nodes[1].initiates.is_empty(), "it stays in the host");
         bench.run(MOMENT * 2);
         let again = bench.nodes[1].initiates.pop_front().expect("it is offloaded again");
@@ -262,7 +262,7 @@ fn retrieves_are_followed_as_the_policy_says() {
 // RFC 9293 §3.8.3: unanswered retransmissions reach their limit, although each offload restarts the count. So a
 // connection with an unresponsive peer is not offloaded again by policy.
 #[test]
-fn a_silent_peer_keeps_a_connection_in_the_host() {
+fn silent_peer_keeps_connection_in_host() {
     let mut bench =
         Bench::with([config(1, OffloadPolicy::Never), config(2, OffloadPolicy::Always)]);
     bench.nodes[1].listen(remote(false), 4, false);
@@ -285,7 +285,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
 
 // CH §8.2: a connection that the target has timed out ends, and its lists complete unsent.
 #[test]
-fn a_timed_out_connection_ends() {
+fn timed_out_connection_ends() {
     let (mut bench, handles, mut state) = offloaded();
     let reason = UploadReason::TimeoutExpiration;
     bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
@@ -334,7 +334,7 @@ fn upload_notice_counts_lists_and_bytes() {
 
 // CH-TRM-9: FAILURE means that the state is lost.
 #[test]
-fn a_lost_state_ends_the_connection() {
+fn lost_state_ends_connection() {
     let (mut bench, handles, _) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -469,7 +469,7 @@ fn exhausted_resources_keep_connections_in_the_host() {
         assert_eq!(bench.nodes[1].host.stats().initiates_refused, 1);
         assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
         assert!(bench.nodes[1].host.shards.iter().next().unwrap().objects.paths.is_empty());
-        bench.run(OffloadRules::default().rest * 2);
+        bench.run(OffloadRules::default().holddown * 2);
         assert_eq!(!bench.nodes[1].initiates.is_empty(), again, "{status}");
     }
 }
@@ -510,7 +510,7 @@ fn peer_segments_during_an_initiate_are_held() {
 
 // Moves requested by the client, regardless of the policy, any number of times.
 #[test]
-fn a_client_moves_its_connection() {
+fn client_migrates_its_connection() {
     let (mut bench, active) = connected(OffloadPolicy::Never, false, false);
     let (passive, _) = bench.nodes[1].established();
     for _ in 0..3 {

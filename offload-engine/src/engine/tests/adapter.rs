@@ -56,7 +56,7 @@ fn timestamps_advance_during_pause() {
     bench.now += Duration::from_secs(7);
     bench.engine.resume(OffloadCapabilities::default());
     bench.poll();
-    let after = bench.engine.look(bench.now, OffloadHandle(80)).unwrap().tcp.delegated;
+    let after = bench.engine.snapshot(bench.now, OffloadHandle(80)).unwrap().tcp.delegated;
     let before = before.tcp.delegated;
     assert_eq!(after.ts_time.wrapping_sub(before.ts_time), 7_000);
     assert_eq!(after.ts_recent_age - before.ts_recent_age, 7_000);
@@ -80,7 +80,7 @@ fn upload_all_pauses_and_permits_terminates() {
 fn delayed_trees_are_bounded() {
     let mut bench = Bench::new(10);
     bench.engine.pause();
-    for _ in 0..super::super::HELD_TREES_MAX {
+    for _ in 0..super::super::DELAYED_TREES_MAX {
         bench.port.initiate(Vec::new());
     }
     bench.port.initiate(neighbor(vec![path(vec![tcp(80)])]));
@@ -93,7 +93,7 @@ fn delayed_trees_are_bounded() {
     assert!(context(&tree[0]).is_none());
     bench.engine.resume(OffloadCapabilities::default());
     bench.poll();
-    assert_eq!(bench.host_messages().len(), 1 + super::super::HELD_TREES_MAX);
+    assert_eq!(bench.host_messages().len(), 1 + super::super::DELAYED_TREES_MAX);
 }
 
 // CH §11, CH §16 #27.

@@ -43,7 +43,7 @@ fn removed_client_leaves_other_clients_unaffected() {
         let (mut bench, tags) = two_clients();
         let (gone, stays) = (80 + leaves as u16, 81 - leaves as u16);
         bench.host_messages();
-        bench.port.to_engine.send(FromHost::Leave(tags[leaves])).unwrap();
+        bench.port.to_engine.send(FromHost::RemoveClient(tags[leaves])).unwrap();
         bench.arrives(from_peer(gone, 5000, 1000, b"nobody's"));
         bench.arrives(from_peer(stays, 5000, 1000, b"mine"));
         bench.poll();
@@ -74,7 +74,7 @@ fn delayed_connection_of_removed_client_is_reset() {
     bench.engine.pause();
     bench.initiate(80, 80);
     bench.poll();
-    bench.port.to_engine.send(FromHost::Leave(Clients::FIRST)).unwrap();
+    bench.port.to_engine.send(FromHost::RemoveClient(Clients::FIRST)).unwrap();
     bench.poll();
     assert!(bench.sent().is_empty());
     let capabilities = *bench.engine.objects().capabilities();
@@ -102,7 +102,7 @@ fn client_removed_during_upload_loses_no_state() {
     };
     let tree = || terminate_tree(None, None, &[context]);
     bench.port.terminate(tree());
-    bench.port.to_engine.send(FromHost::Leave(tags[0])).unwrap();
+    bench.port.to_engine.send(FromHost::RemoveClient(tags[0])).unwrap();
     bench.port.terminate(tree());
     bench.poll();
     let messages = bench.host_messages().into_iter();
@@ -124,8 +124,8 @@ fn tags_are_never_reused() {
         Client::default()
     });
     assert!(clients.contains(again.unwrap()) && !clients.contains(Clients::FIRST));
-    assert!(!clients.contains(ClientTag::NOBODY) && !clients.remove(ClientTag::NOBODY));
-    assert!(clients.get::<Client>(ClientTag::NOBODY).is_none());
+    assert!(!clients.contains(ClientTag::NONE) && !clients.remove(ClientTag::NONE));
+    assert!(clients.get::<Client>(ClientTag::NONE).is_none());
     for _ in 1..CLIENTS_MAX {
         clients.insert(|_| Client::default()).unwrap();
     }

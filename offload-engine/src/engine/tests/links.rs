@@ -170,15 +170,15 @@ fn batch_ends_with_one_flush() {
     bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
     let question = from_peer(80, 5000, 1000 + 6 * 1460, b"question");
     let freed = device.lock().unwrap().arrives(&question);
-    assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
-    assert!(bench.engine.is_ahead());
+    assert!(bench.engine.poll_first_frame(bench.now, &mut bench.clients).unwrap());
+    assert!(bench.engine.has_batch_left());
     assert_eq!(freed.load(Ordering::Relaxed), 1, "its buffer is returned before the next receive");
     assert_eq!(flushed(1), 1, "frames sent before the interruption");
 
     device.lock().unwrap().full = true;
     bench.send(3, vec![3; 1460]);
     bench.poll();
-    assert!(bench.engine.wants_writable());
+    assert!(bench.engine.awaits_writable());
     flushed(0);
     device.lock().unwrap().full = false;
     bench.poll();

@@ -14,15 +14,15 @@ use crate::{
 
 /// State of one connection, without its data.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct All {
+struct FullState {
     neighbor: NeighborState,
     path: PathState,
     tcp: TcpState,
 }
 
 /// Lists every variable by name.
-fn variables(state: &All) -> Variables {
-    let All { neighbor, path, tcp } = *state;
+fn variables(state: &FullState) -> Variables {
+    let FullState { neighbor, path, tcp } = *state;
     let mut all = Vec::new();
     let NeighborState { constant, cached, delegated } = neighbor;
     list!(all, Class::Const, constant, NeighborConst { dl_source_address, vlan_id });
@@ -40,16 +40,16 @@ fn variables(state: &All) -> Variables {
     all
 }
 
-fn busy() -> All {
+fn busy() -> FullState {
     let (neighbor, path, object) = parts(80);
-    All { neighbor, path, tcp: variables::busy(object.tcp) }
+    FullState { neighbor, path, tcp: variables::busy(object.tcp) }
 }
 
-type Changing = Box<dyn Fn(&mut All)>;
+type Changing = Box<dyn Fn(&mut FullState)>;
 
 /// Changes of all variables, with their names.
 fn changes() -> Vec<(&'static [&'static str], Changing)> {
-    let others: [Change<All>; 8] = [
+    let others: [Change<FullState>; 8] = [
         (&["dl_source_address"], |all| {
             all.neighbor.constant.dl_source_address = MacAddress([2, 7, 7, 7, 7, 7]);
         }),
@@ -73,7 +73,7 @@ fn changes() -> Vec<(&'static [&'static str], Changing)> {
     ];
     let others = others.into_iter().map(|(names, change)| (names, Box::new(change) as Changing));
     let tcp = tcp_changes().into_iter().map(|(names, change)| {
-        (names, Box::new(move |all: &mut All| change(&mut all.tcp)) as Changing)
+        (names, Box::new(move |all: &mut FullState| change(&mut all.tcp)) as Changing)
     });
     others.chain(tcp).collect()
 }
@@ -84,7 +84,7 @@ fn bench() -> Bench {
     bench
 }
 
-fn initiate(all: &All) -> crate::chimney::tree::InitiateTree {
+fn initiate(all: &FullState) -> crate::chimney::tree::InitiateTree {
     let mut object = parts(80).2;
     object.tcp = all.tcp;
     // Starts at SND.UNA and includes SND.MAX.
@@ -95,7 +95,7 @@ fn initiate(all: &All) -> crate::chimney::tree::InitiateTree {
 }
 
 /// Offloads a connection and queries all its state before anything is sent.
-fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
+fn offload(bench: &mut Bench, all: &FullState) -> (Names, FullState) {
     // The first poll, without traffic, determines the names; the segments it sends are ignored. A second engine is
     // queried at once.
     let tree = bench.initiate_tree(initiate(all));
@@ -114,7 +114,7 @@ fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
     assert_eq!(statuses(tree), [NdisStatus::SUCCESS; 3]);
     let (n, p) = (answers(&tree[0].payload), answers(&tree[0].dependents[0].payload));
     let t = answers(&tree[0].dependents[0].dependents[0].payload);
-    let queried = All {
+    let queried = FullState {
         neighbor: NeighborState { constant: n.0, cached: n.1, delegated: n.2 },
         path: PathState { constant: p.0, cached: p.1 },
         tcp: TcpState { constant: t.0, cached: t.1, delegated: t.2.delegated },
@@ -123,7 +123,10 @@ fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
 }
 
 /// Offloads and terminates a connection before anything is sent. Returns the uploaded state.
-fn offload_and_upload(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<TcpObject>) {
+fn offload_and_upload(
+    all: &FullState,
+    names: Names,
+) -> (Option<NeighborDelegated>, Box<TcpObject>) {
     let mut bench = bench();
     bench.port.initiate(initiate(all));
     bench.port.terminate(terminate_tree(Some(names.0), Some(names.1), &[names.2]));
@@ -150,7 +153,7 @@ fn each_variable_survives_hand_over() {
         let (names, queried) = offload(&mut bench(), &all);
         assert_eq!(variables(&queried), expected, "queried with another {name:?}");
         let (neighbor, object) = offload_and_upload(&all, names);
-        let uploaded = All {
+        let uploaded = FullState {
             neighbor: NeighborState { delegated: neighbor.unwrap(), ..all.neighbor },
             tcp: object.tcp,
             ..all
@@ -187,7 +190,7 @@ fn each_cached_variable_is_updated() {
         assert_eq!(bench.update(tree), [NdisStatus::SUCCESS; 3]);
         let (neighbor, path, constant, cached, queried) = bench.query_all(n, p, t);
         let tcp = TcpState { constant, cached, delegated: queried.delegated };
-        let now = variables(&All { neighbor, path, tcp });
+        let now = variables(&FullState { neighbor, path, tcp });
         let expected = variables(&all);
         assert_eq!(now[index], expected[index]);
         for (now, expected) in now.iter().zip(&expected) {

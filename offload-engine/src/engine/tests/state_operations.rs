@@ -5,7 +5,7 @@ use crate::{
     chimney::{
         client::UploadReason,
         tree::{
-            Asked, Block, InitiateNode, InvalidateTree, ObjectNode, Query, QueryTree,
+            Block, ClassQuery, InitiateNode, InvalidateTree, ObjectNode, Query, QueryTree,
             TargetContext, TcpQueried, UpdateNode, UpdateTree,
         },
     },
@@ -93,9 +93,9 @@ pub(super) fn answers<C: Copy, A: Copy, D: Copy>(node: &ObjectNode<Query<C, A, D
     let ObjectNode::Object { payload, .. } = node else { panic!("a placeholder") };
     match *payload {
         Query {
-            constant: Asked::Answer(constant),
-            cached: Asked::Answer(cached),
-            delegated: Asked::Answer(delegated),
+            constant: ClassQuery::Answer(constant),
+            cached: ClassQuery::Answer(cached),
+            delegated: ClassQuery::Answer(delegated),
         } => (constant, cached, delegated),
         _ => panic!("not all was answered"),
     }
@@ -121,13 +121,13 @@ fn classes_are_queried_individually() {
     let ObjectNode::Object { payload, .. } = &tree[0].dependents[0].dependents[0].payload else {
         panic!("the connection")
     };
-    assert_eq!((payload.constant, payload.cached), (Asked::No, Asked::No));
-    let Asked::Answer(queried) = payload.delegated else { panic!("not answered") };
+    assert_eq!((payload.constant, payload.cached), (ClassQuery::No, ClassQuery::No));
+    let ClassQuery::Answer(queried) = payload.delegated else { panic!("not answered") };
     assert_eq!(queried.delegated.rcv_nxt.0, 5000);
     // CH-QRY-4.
     assert_eq!(queried.delegated.keep_alive.timeout_delta, None);
     let ObjectNode::Object { payload, .. } = &tree[0].payload else { panic!("the neighbor") };
-    assert_eq!(payload.cached, Asked::Yes, "a failed node is unchanged");
+    assert_eq!(payload.cached, ClassQuery::Yes, "a failed node is unchanged");
 }
 
 // CH-ST-2, -3: backlog sizes. That of the send side does not depend on posted data.

@@ -17,7 +17,7 @@ fn full_link_delays_frames() {
         bench.engine.flush(now, &mut bench.clients);
     }
     assert!(bench.sent().is_empty());
-    assert!(bench.engine.wants_writable());
+    assert!(bench.engine.awaits_writable());
     // The link has room again. Data posted before the next poll does not overtake queued frames.
     bench.wire.lock().unwrap().full = false;
     let list = NetBufferList::from_mdl(1, Bytes::from_static(b"three"));
@@ -26,7 +26,7 @@ fn full_link_delays_frames() {
     bench.poll();
     let payloads: Vec<_> = bench.sent().iter().map(|frame| tcp_of(frame).2).collect();
     assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
-    assert!(!bench.engine.wants_writable());
+    assert!(!bench.engine.awaits_writable());
     assert_eq!(bench.engine.stats().tx_lost, 0);
 }
 
@@ -98,7 +98,7 @@ fn full_link_is_not_polled() {
     list.net_buffers.push(buffer);
     let now = bench.now;
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    assert!(!bench.poll() && !bench.engine.has_input() && bench.engine.wants_writable());
+    assert!(!bench.poll() && !bench.engine.has_input() && bench.engine.awaits_writable());
     bench.wire.lock().unwrap().full = false;
     while bench.poll() {}
     assert_eq!(bench.sent().len(), STALLED_FRAMES_MAX + 1);

@@ -131,9 +131,9 @@ fn both_directions_are_recorded_with_checksums_times_and_comments() {
     let (a, b) = memory_link_pair(MemoryLinkOptions::default());
     let (out_a, out_b) = (Shared::default(), Shared::default());
     let boxed: Box<dyn Link> = Box::new(a);
-    let mut a = Tee::new(boxed, out_a.clone(), "tap0", START).unwrap();
-    let mut b = Tee::new(b, out_b.clone(), "sim", 0).unwrap();
-    assert!(a.wants_comments());
+    let mut a = CaptureLink::new(boxed, out_a.clone(), "tap0", START).unwrap();
+    let mut b = CaptureLink::new(b, out_b.clone(), "sim", 0).unwrap();
+    assert!(a.uses_comments());
 
     let whole = tcp_frame(true, 5, b"odd");
     let (large, place) = partial_frame(false, 9, &pattern(30_000));
@@ -165,7 +165,7 @@ fn both_directions_are_recorded_with_checksums_times_and_comments() {
 fn refused_frames_are_not_recorded() {
     let options = MemoryLinkOptions { queue_frames_max: 1, ..MemoryLinkOptions::default() };
     let (a, _b) = memory_link_pair(options);
-    let mut a = Tee::new(a, Shared::default(), "a", 0).unwrap();
+    let mut a = CaptureLink::new(a, Shared::default(), "a", 0).unwrap();
     let frame = tcp_frame(false, 1, b"x");
     assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Sent);
     assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Full);
@@ -176,7 +176,7 @@ fn refused_frames_are_not_recorded() {
 fn capture_below_impairment_records_wire() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let output = Shared::default();
-    let tee = Tee::new(a, output.clone(), "wire", 0).unwrap();
+    let tee = CaptureLink::new(a, output.clone(), "wire", 0).unwrap();
     let lossy = Impairments { drop_pct: 50.0, seed: 3, ..Impairments::default() };
     let mut a = Impaired::new(tee, lossy, Impairments::default()).unwrap();
     let (large, place) = partial_frame(false, 0, &pattern(50_000));
@@ -195,14 +195,14 @@ fn capture_below_impairment_records_wire() {
 #[test]
 fn write_error_ends_capture_but_not_traffic() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
-    let mut a = Tee::new(a, Disk { room: 300_000 }, "a", 0).unwrap();
+    let mut a = CaptureLink::new(a, Disk { room: 300_000 }, "a", 0).unwrap();
     let frame = tcp_frame(false, 1, &pattern(1000));
     for _ in 0..600 {
         assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Sent);
         receive_all(&mut b, Instant::ZERO);
     }
     assert_eq!(a.error().map(io::Error::kind), Some(io::ErrorKind::StorageFull));
-    assert!(!a.wants_comments());
+    assert!(!a.uses_comments());
     assert!((200..600).contains(&a.frames_recorded()));
     assert_eq!((a.stats().tx_frames, b.stats().rx_frames), (600, 600));
     a.flush().unwrap();
@@ -227,7 +227,7 @@ fn tshark_reads_capture_without_errors() {
     }
     let path = std::env::temp_dir().join(format!("flue-capture-{}.pcapng", std::process::id()));
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
-    let mut a = Tee::new(a, File::create(&path).unwrap(), "tap0", START).unwrap();
+    let mut a = CaptureLink::new(a, File::create(&path).unwrap(), "tap0", START).unwrap();
     for ipv6 in [false, true] {
         let (large, place) = partial_frame(ipv6, 9, &pattern(30_000));
         transmit(&mut a, Instant::ZERO, &large, segment_offload(&large, place, 1400));

@@ -170,8 +170,8 @@ impl WireDirection {
 
     fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut relayed: RelayedFrame<'_>) {
         if self.lane.cuts() || !relayed.is_supported_by(to.capabilities()) {
-            let leave_checksums = !self.lane.needs_checksums() && to.capabilities().tx_checksum;
-            return self.admit_cut(now, relayed, leave_checksums);
+            let offload_checksums = !self.lane.needs_checksums() && to.capabilities().tx_checksum;
+            return self.admit_cut(now, relayed, offload_checksums);
         }
         let Some((offload, size)) = relayed.prepare_offload() else {
             return self.lane.count_malformed();
@@ -188,14 +188,14 @@ impl WireDirection {
 
     /// Adds frames of the wire's size to the lane. Their checksums are left to the device at the other end if it
     /// supports that and no bit is to be flipped. This is cheaper than computing them here, with the same result.
-    fn admit_cut(&mut self, now: Instant, relayed: RelayedFrame<'_>, leave_checksums: bool) {
+    fn admit_cut(&mut self, now: Instant, relayed: RelayedFrame<'_>, offload_checksums: bool) {
         let Self { lane, piece, retry_at: _ } = self;
         let RelayedFrame { data, checksum, gso_size } = relayed;
         if gso_size != 0 {
             let Some(mut segments) = Segments::new(data, gso_size) else {
                 return lane.count_malformed();
             };
-            let checksum = leave_checksums.then(|| segments.leave_checksums());
+            let checksum = offload_checksums.then(|| segments.offload_checksums());
             while segments.next_into(piece) {
                 lane.admit(now, piece, TxOffload { checksum, segment: None }, None);
             }
@@ -204,7 +204,7 @@ impl WireDirection {
         if checksum == RxChecksum::Unverified {
             return lane.admit(now, data, TxOffload::default(), None);
         }
-        if leave_checksums {
+        if offload_checksums {
             let mut relayed = RelayedFrame { data, checksum, gso_size };
             if let Some((offload, _)) = relayed.prepare_offload() {
                 lane.admit(now, relayed.data, offload, None);

@@ -6,7 +6,7 @@ use std::{
 
 use super::*;
 use crate::link::{
-    Impaired, Impairments, Tee, TxChecksum,
+    CaptureLink, Impaired, Impairments, TxChecksum,
     testing::{partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit},
 };
 
@@ -15,12 +15,12 @@ const NOW: Instant = Instant::ZERO;
 #[test]
 fn gso_packets_and_partial_checksums_arrive_as_on_vnet_tap() {
     let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
-    let (super_segment, place) = partial_frame(false, 1, &pattern(60_000));
+    let (gso_packet, place) = partial_frame(false, 1, &pattern(60_000));
     let (small, small_place) = partial_frame(true, 1, &pattern(100));
     let whole = tcp_frame(true, 1, &pattern(1000));
     let checksum = TxOffload { checksum: Some(small_place), segment: None };
     let sent = [
-        (&super_segment, segment_offload(&super_segment, place, 1448)),
+        (&gso_packet, segment_offload(&gso_packet, place, 1448)),
         (&small, checksum),
         (&small, segment_offload(&small, small_place, 100)), // fits into one segment
         (&whole, TxOffload::default()),
@@ -32,7 +32,7 @@ fn gso_packets_and_partial_checksums_arrive_as_on_vnet_tap() {
     assert_eq!(
         received,
         [
-            (super_segment.clone(), RxChecksum::Valid, 1448),
+            (gso_packet.clone(), RxChecksum::Valid, 1448),
             (small.clone(), RxChecksum::Valid, 0),
             (small.clone(), RxChecksum::Valid, 0),
             (whole.clone(), RxChecksum::Unverified, 0),
@@ -40,7 +40,7 @@ fn gso_packets_and_partial_checksums_arrive_as_on_vnet_tap() {
     );
     assert!(receive_all(&mut a, NOW).is_empty());
 
-    let bytes = (super_segment.len() + 2 * small.len() + whole.len()) as u64;
+    let bytes = (gso_packet.len() + 2 * small.len() + whole.len()) as u64;
     let (sender, receiver) = (a.stats(), b.stats());
     assert_eq!((sender.tx_frames, sender.tx_bytes, sender.tx_gso_frames), (4, bytes, 2));
     assert_eq!((receiver.rx_frames, receiver.rx_bytes, receiver.rx_gso_frames), (4, bytes, 1));
@@ -178,7 +178,7 @@ impl Wake for Wakes {
 fn flush_wakes_other_end() {
     let wrap: [fn(MemoryLink) -> Box<dyn Link>; 3] = [
         |link| Box::new(link),
-        |link| Box::new(Tee::new(link, io::sink(), "a", 0).unwrap()),
+        |link| Box::new(CaptureLink::new(link, io::sink(), "a", 0).unwrap()),
         |link| {
             let none = Impairments::default();
             Box::new(Impaired::new(link, none, none).unwrap())

@@ -81,13 +81,13 @@ fn gso_packets_use_window() {
     state.tcp.constant.window_scaling_enabled = true;
     let mut bench = Bench::new(state);
     bench.post(40 * MSS as usize);
-    assert_eq!(bytes_sent(&mut bench, SUPER), 10 * MSS as usize);
+    assert_eq!(bytes_sent(&mut bench, GSO), 10 * MSS as usize);
     bench.now += RTT;
     for n in 1..=10 {
         bench.ack(n * MSS);
     }
     assert_eq!(cwnd(&bench), u64::from(10 * MSS + 1_300), "less than a window is acknowledged");
-    bytes_sent(&mut bench, SUPER);
+    bytes_sent(&mut bench, GSO);
     bench.ack(11 * MSS);
     assert_eq!(cwnd(&bench), u64::from(11 * MSS + 1_300));
 }

@@ -76,7 +76,7 @@ const RTT: Duration = Duration::from_millis(10);
 // A burst is one millisecond of data at 1.2 windows per RTT, not the whole window; configurable.
 #[test]
 fn bursts_are_limited_to_quantum() {
-    for limits in [WIRE, SUPER] {
+    for limits in [WIRE, GSO] {
         let mut path = PacedPath::new(100, RTT, limits, true);
         path.run(10_000_000, Duration::from_secs(1));
         let info = path.bench.tcp.info(path.bench.now);
@@ -94,7 +94,7 @@ fn bursts_are_limited_to_quantum() {
 // The window limits a long transfer, not the pacer.
 #[test]
 fn paced_transfer_uses_window_per_rtt() {
-    for limits in [WIRE, SUPER] {
+    for limits in [WIRE, GSO] {
         for segments in [1, 2, 3, 10, 100] {
             let acked = |pacing| {
                 let mut path = PacedPath::new(segments, RTT, limits, pacing);

@@ -157,9 +157,9 @@ fn fitting_segments_are_not_retransmitted() {
 fn gso_packets_are_resegmented() {
     let mut bench = Bench::new(state());
     bench.post(10 * 1460);
-    assert_eq!(bench.transmit(SUPER).len(), 1);
+    assert_eq!(bench.transmit(GSO).len(), 1);
     too_big(&mut bench, 0, 1280);
-    let sent = bench.transmit(SUPER);
+    let sent = bench.transmit(GSO);
     assert_eq!(sent.iter().map(|t| t.payload_len).sum::<usize>(), 14_600);
     assert!(sent.iter().all(|t| t.mss == 1240 && t.retransmission), "{sent:?}");
     assert!(sent.len() <= 3, "retransmitted as GSO packets: {sent:?}");
@@ -347,7 +347,7 @@ proptest! {
         bench.post(50_000);
         let (mut acked, mut sent_to) = (0, 0);
         for (offset, mtu, packet_len, action) in steps {
-            for transmit in bench.transmit(SUPER) {
+            for transmit in bench.transmit(GSO) {
                 prop_assert!(transmit.mss <= 1460 && transmit.mss >= 512);
                 let end = transmit.seq.distance(LOCAL) as u32 + transmit.payload_len as u32;
                 sent_to = sent_to.max(end);

@@ -562,7 +562,7 @@ mod hostile {
                 let edge = bench.tcp.receiver.edge();
                 let received = bench.tcp.handle_segment(bench.now, &segment);
                 bench.tcp.settle(&payload[received.in_order], received.push);
-                for transmit in bench.transmit(SUPER) {
+                for transmit in bench.transmit(GSO) {
                     let gathered: usize = bench.tcp.payload(&transmit).map(|piece| piece.len()).sum();
                     prop_assert_eq!(gathered, transmit.payload_len);
                 }

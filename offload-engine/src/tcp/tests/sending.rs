@@ -61,7 +61,7 @@ fn gso_packets_end_at_psh() {
     let mut bench = Bench::new(state);
     bench.post(10 * MSS + 7);
     bench.post(3 * MSS);
-    let sent = bench.transmit(SUPER);
+    let sent = bench.transmit(GSO);
     let shape: Vec<_> = sent.iter().map(|t| (t.payload_len, t.mss, t.flags)).collect();
     assert_eq!(shape, [(10 * MSS + 7, MSS, ack_push()), (3 * MSS, MSS, ack_push())]);
     assert_eq!(bench.tcp.info(bench.now).segs_out, 14);
@@ -78,13 +78,13 @@ fn gso_packets_are_multiples_of_mss() {
     state.tcp.delegated.cwnd = 1 << 20;
     let mut bench = Bench::new(state);
     bench.post(60_000);
-    let limits = TxLimits { super_segment_max: 10_000 };
+    let limits = TxLimits { gso_payload_max: 10_000 };
     let lens: Vec<_> = bench.transmit(limits).iter().map(|t| t.payload_len).collect();
     assert_eq!(lens, [8760, 8760, 8760, 8760, 8760, 8760, 7440]);
 
     let mut slow = Bench::new(super::state());
     slow.post(60_000);
-    assert_eq!(slow.transmit(SUPER)[0].payload_len, 10 * MSS, "initial window (RFC 6928)");
+    assert_eq!(slow.transmit(GSO)[0].payload_len, 10 * MSS, "initial window (RFC 6928)");
 }
 
 // For any congestion window, the flight is bounded by link rate times minimum RTT, or by the minimum for every path.
@@ -98,12 +98,12 @@ fn flight_is_bounded_by_link_rate_and_rtt() {
         (delegated.cwnd, delegated.snd_wnd, delegated.max_snd_wnd) = (4 << 20, 8 << 20, 8 << 20);
         let mut bench = Bench::with(state, config);
         bench.post(MSS);
-        assert_eq!(bench.transmit(SUPER).len(), 1);
+        assert_eq!(bench.transmit(GSO).len(), 1);
         assert_eq!(bench.tcp.info(bench.now).snd_cwnd, 4 << 20);
         bench.now += rtt;
         bench.ack(MSS as u32);
         bench.post(3 << 20);
-        let sent: usize = bench.transmit(SUPER).iter().map(|t| t.payload_len).sum();
+        let sent: usize = bench.transmit(GSO).iter().map(|t| t.payload_len).sum();
         let Info { snd_cwnd, .. } = bench.tcp.info(bench.now);
         (sent, usize::try_from(snd_cwnd).unwrap())
     };

@@ -15,7 +15,7 @@ const LIST: usize = 64 * 1024;
 #[derive(Clone, Copy)]
 struct LossyPath {
     sack: bool,
-    super_segments: bool,
+    gso_packets: bool,
     /// Frames dropped of 1000, in each direction.
     loss: u64,
 }
@@ -26,7 +26,7 @@ fn transfer(path: LossyPath, seed: u128) -> (Duration, Info) {
         tcp.cached.initial_rcv_wnd = 1 << 20;
         *config = Config::default();
     });
-    pair.limits = if path.super_segments { SUPER } else { WIRE };
+    pair.limits = if path.gso_packets { GSO } else { WIRE };
     pair.loss = Some((path.loss, Rand64::new(seed)));
     let block = Bytes::from(vec![7; LIST]);
     let mut posted = 0;
@@ -48,11 +48,7 @@ struct Bound {
 }
 
 fn bound(sack: bool, loss: u64, millis: u64, timeouts: u64) -> Bound {
-    Bound {
-        path: LossyPath { sack, super_segments: loss.is_multiple_of(20), loss },
-        millis,
-        timeouts,
-    }
+    Bound { path: LossyPath { sack, gso_packets: loss.is_multiple_of(20), loss }, millis, timeouts }
 }
 
 // RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. Timeouts are rare, even at 5 % and without SACK.

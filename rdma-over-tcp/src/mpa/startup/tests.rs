@@ -140,7 +140,7 @@ fn wrong_keys() {
 
 // MPA-7.1.1-9..11, MPA-7.1.2-3, MPA-7.1.2-7, MPA-7.1.2-14, MPE-6-2.
 #[test]
-fn bounds_of_the_fields() {
+fn field_bounds_are_checked() {
     let parse =
         |octets: &[u8]| Frame::parse(FrameKind::Request, &frame(FrameKind::Request, octets));
     for revision in [3, 255] {
@@ -184,7 +184,7 @@ fn revision_0_is_tolerated() {
 // MPA-7.1.1-7, MPA-7.1.1-8: R and reserved bits of a Request are not checked; with revision 1 S is
 // reserved.
 #[test]
-fn bits_without_meaning() {
+fn unused_bits_are_not_checked() {
     let responder = Responder::new(ResponderConfig::default());
     let octets = frame(FrameKind::Request, &[0x7f, 1, 0, 2, 1, 2]);
     let offer = responder.receive(&octets).unwrap().unwrap();
@@ -411,7 +411,7 @@ fn errors_name_the_received_and_the_expected_value() {
 
 // MPE-10-1, MPE-10-3, MPE-6-1, MPE-10-2: the Reply has the form of the Request, enhanced or plain.
 #[test]
-fn the_form_of_the_reply() {
+fn reply_has_form_of_request() {
     let plain = initiator(|config| config.revision = Revision::One);
     assert_eq!(plain.request(), frame(FrameKind::Request, &[0x40, 1, 0, 0]));
     let agreed = plain.handle_reply(&parsed(FrameKind::Reply, &[0x40, 1, 0, 0])).unwrap();

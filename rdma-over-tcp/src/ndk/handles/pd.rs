@@ -6,7 +6,7 @@ use super::{Cq, Mr, Mw, Qp, Srq, check_same};
 use crate::{
     adapter::Adapter,
     ndk::status::NtStatus,
-    rnic::{LatePosts, PdId, QpConfig, QpLimits, SrqConfig, SrqEvent, SrqId, WindowType},
+    rnic::{ErrorStatePosts, PdId, QpConfig, QpLimits, SrqConfig, SrqEvent, SrqId, WindowType},
 };
 
 /// Protection domain.
@@ -52,8 +52,9 @@ impl Pd {
     ) -> Result<Qp, NtStatus> {
         check_same(&self.adapter, &receive_cq.adapter)?;
         check_same(&self.adapter, &initiator_cq.adapter)?;
-        let (receive_cq, send_cq, late_posts) = (receive_cq.id, initiator_cq.id, LatePosts::Refuse);
-        let config = QpConfig { receive_cq, send_cq, context, limits, srq, late_posts };
+        let (receive_cq, send_cq, error_state_posts) =
+            (receive_cq.id, initiator_cq.id, ErrorStatePosts::Refuse);
+        let config = QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts };
         let id = self.adapter.with(|core, _| core.create_qp(self.id, config))?;
         Ok(Qp { adapter: self.adapter.clone(), id })
     }

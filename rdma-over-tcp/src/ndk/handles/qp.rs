@@ -192,7 +192,7 @@ impl Qp {
                 let (result, urgency) = post(core);
                 (result.map_err(NtStatus::from), urgency)
             }
-            Err(status) => (Err(status), core.kick_qp(self.id)),
+            Err(status) => (Err(status), core.schedule_qp(self.id)),
         })
     }
 

@@ -60,7 +60,7 @@ impl Driver for TestAccess {
         work(&mut self.lock(), now);
     }
 
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+    fn enter_for_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         *self.urgency.lock().unwrap() = Some(work(&mut self.lock()));
     }
 }
@@ -106,7 +106,7 @@ struct Io {
     now: Instant,
     room: usize,
     outstanding: usize,
-    super_segment: usize,
+    gso_payload: usize,
     path_octets: usize,
     sent: Vec<(u64, Vec<Span>)>,
     /// Ends requested, in the order of the calls; `true`: a reset.
@@ -116,7 +116,7 @@ struct Io {
 impl LlpStream for Io {
     type List = Vec<Span>;
 
-    const MAY_REFUSE: bool = false;
+    const CAN_REFUSE_DATA: bool = false;
 
     fn resume_receive(&mut self) {}
 
@@ -171,8 +171,8 @@ impl LlpStream for Io {
         EMSS
     }
 
-    fn super_segment_max(&self) -> usize {
-        self.super_segment
+    fn gso_payload_max(&self) -> usize {
+        self.gso_payload
     }
 }
 
@@ -275,7 +275,7 @@ pub(super) struct Bench {
     pub(super) now: Instant,
     /// Maximum unacknowledged bytes per end.
     pub(super) window: usize,
-    pub(super) super_segment: usize,
+    pub(super) gso_payload: usize,
     pub(super) path_octets: usize,
     pub(super) hold_acks: bool,
     /// True if nothing is delivered.
@@ -317,7 +317,7 @@ impl Bench {
             random: Rand32::new(seed),
             now: Instant::ZERO,
             window: 64 * 1024,
-            super_segment: 44 * EMSS,
+            gso_payload: 44 * EMSS,
             path_octets: usize::MAX,
             hold_acks: false,
             is_cut: false,
@@ -437,7 +437,7 @@ impl Bench {
         let error =
             self.connect_error.or_else(|| listener.is_none().then_some(ConnectError::Refused));
         if let Some(error) = error {
-            self.nodes[node].access().lock().handle_gone(id, error);
+            self.nodes[node].access().lock().handle_stream_lost(id, error);
             return;
         }
         let listener = listener.map(|(name, _)| *name);
@@ -458,7 +458,7 @@ impl Bench {
     fn poll(&mut self, node: usize) -> bool {
         let mut core = self.nodes[node].access().lock();
         let mut worked = core.run(self.now);
-        let kicks: Vec<_> = core::iter::from_fn(|| core.next_kick()).collect();
+        let kicks: Vec<_> = core::iter::from_fn(|| core.next_scheduled()).collect();
         drop(core);
         for id in kicks {
             worked = true;
@@ -498,7 +498,7 @@ impl Bench {
             now: self.now,
             room: self.window.saturating_sub(state.unacknowledged),
             outstanding: state.unacknowledged,
-            super_segment: self.super_segment,
+            gso_payload: self.gso_payload,
             path_octets: self.path_octets,
             sent: Vec::new(),
             ends: Vec::new(),
@@ -543,7 +543,7 @@ impl Bench {
         let state = &mut self.connections[0][end];
         state.lists.clear();
         let id = core::mem::replace(&mut state.id, StreamId(0));
-        self.nodes[node].access().lock().handle_gone(id, error);
+        self.nodes[node].access().lock().handle_stream_lost(id, error);
         self.reset(0, end);
         self.settle();
     }

@@ -131,7 +131,7 @@ pub(super) fn settle(nodes: [&PolledSockets; 2]) {
     let deadline = std::time::Instant::now() + LIMIT;
     loop {
         // The second check covers data that arrived after the first.
-        let are_at_rest = || nodes.iter().all(|node| node.core().is_at_rest());
+        let are_at_rest = || nodes.iter().all(|node| node.core().is_quiescent());
         if are_idle(nodes) && are_at_rest() && are_idle(nodes) {
             return;
         }

@@ -245,7 +245,7 @@ fn close_and_accept(seed: u64) -> (NtStatus, NtStatus) {
 
 // NDK-LIFE-2: a closed object cannot be used, even while its close pends. An accept after it would never be closed.
 #[test]
-fn a_connector_whose_close_pends_is_not_accepted() {
+fn connector_with_pending_close_is_not_accepted() {
     let statuses: Vec<_> = (0..8).map(close_and_accept).collect();
     assert!(statuses.iter().any(|(close, _)| *close == NtStatus::PENDING), "{statuses:?}");
     for (_, accept) in statuses {

@@ -198,7 +198,7 @@ fn adapter_with_a_mapping_is_not_idle() {
 
 // NDK-FLG-3: a read into logical addresses has no token to invalidate.
 #[test]
-fn a_read_does_not_invalidate_the_privileged_token() {
+fn read_does_not_invalidate_privileged_token() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let memory = chain(0, &[4096]);

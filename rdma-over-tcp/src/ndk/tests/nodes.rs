@@ -27,9 +27,9 @@ use offload_engine::{
 
 use super::{sides::LIMITS, taps};
 use crate::ndk::{
-    Adapter, AdapterConfig, AdapterCore, AdapterFlags, Begun, CallbackThread, Connector, Cq,
-    CqNotify, Data, DisconnectEvent, Listener, ListenerConfig, Miniport, MrFlags, NDK_VERSION,
-    NdkResultEx, NdkVersion, NtStatus, OpFlags, Pd, Qp, QpLimits, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, AdapterCore, AdapterFlags, CallbackThread, Connector, Cq, CqNotify,
+    Data, DisconnectEvent, Listener, ListenerConfig, Miniport, MrFlags, NDK_VERSION, NdkResultEx,
+    NdkVersion, NtStatus, OpFlags, Pd, PendingCall, Qp, QpLimits, RegisteredBuffer, Sge,
     SocketsConfig,
     blocking::{Connection, Incoming, NodeError, Wait, close_adapter, create_shared_endpoint},
     open, open_sockets,
@@ -145,17 +145,17 @@ fn connect_to_itself(adapter: &Adapter, (listen_at, remote): (SocketAddr, Socket
     assert_eq!((results[0].request_context, results[0].status), (3, NtStatus::SUCCESS));
     assert_eq!(adapter.counters().active_connection, 2);
     near.disconnect(waiter).unwrap();
-    waiter.wait(|| far.ended().reason()).unwrap();
+    waiter.wait(|| far.disconnection().reason()).unwrap();
     far.disconnect(waiter).unwrap();
     assert_eq!(adapter.counters().active_connection, 0);
     // A connect without a listener, and an abortive close.
     let nowhere = SocketAddr::new(remote.ip(), 1);
     let qp = pd.create_qp(&near_cq, &near_cq, 0, QpLimits::default()).unwrap();
     let connector = adapter.create_connector().unwrap();
-    let begun = Begun::begin(|done| connector.connect(&qp, None, nowhere, LIMITS, b"", done));
+    let begun = PendingCall::begin(|done| connector.connect(&qp, None, nowhere, LIMITS, b"", done));
     let status = waiter.wait(|| begun.status()).unwrap();
     assert_eq!(status, NtStatus::CONNECTION_REFUSED);
-    let begun = Begun::begin(|done| connector.connect(&qp, None, remote, LIMITS, b"", done));
+    let begun = PendingCall::begin(|done| connector.connect(&qp, None, remote, LIMITS, b"", done));
     let offered = incoming.next(waiter).unwrap();
     assert_eq!(begun.status(), None);
     let _ = connector.close(|| {});
@@ -186,7 +186,7 @@ fn try_listen(
 ) -> Result<Listener, NtStatus> {
     let listener = adapter.create_listener(|_| {}).unwrap();
     let config = ListenerConfig { v6_only, ..ListenerConfig::default() };
-    let begun = Begun::begin(|done| listener.listen_with(local, config, done));
+    let begun = PendingCall::begin(|done| listener.listen_with(local, config, done));
     let Ok(status) = adapter.wait(|| begun.status()) else { panic!("the device is lost") };
     if status == NtStatus::SUCCESS { Ok(listener) } else { Err(status) }
 }
@@ -248,7 +248,7 @@ fn shared_endpoints_of_a_node() {
         let mut incoming = Incoming::listen(waiter, remote, 1).unwrap();
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
         let connector = adapter.create_connector().unwrap();
-        let begun = Begun::begin(|done| {
+        let begun = PendingCall::begin(|done| {
             connector.connect_with_shared_endpoint(&qp, &endpoint, remote, LIMITS, b"", done)
         });
         let offered = incoming.next(waiter).unwrap();
@@ -519,7 +519,7 @@ fn mesh(ranks: &[(Adapter, SocketAddr)]) {
 // SDK ndmpic and ndconn: ranks connect to each other concurrently, in callbacks; four over kernel sockets, two on
 // nodes.
 #[test]
-fn a_mesh_of_ranks() {
+fn mesh_of_ranks() {
     let opened: Vec<_> = (0..4)
         .map(|_| open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap())
         .collect();
@@ -532,7 +532,7 @@ fn a_mesh_of_ranks() {
 
 // SDK ndmpic and ndconn, between two namespaces.
 #[test]
-fn a_mesh_of_ranks_on_taps() {
+fn mesh_of_ranks_on_taps() {
     let Some(wire) = taps::Wire::new() else { return };
     let opened = [0, 1].map(|index| {
         let (link, config) = (Box::new(wire.tap(index)), NodeConfig::new(taps::host(index)));

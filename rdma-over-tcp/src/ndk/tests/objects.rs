@@ -456,7 +456,7 @@ fn creates_nothing(adapter: &Adapter) {
 
 // NDK-LIFE-7, NDK-ASY-1: a closed adapter creates no objects, used before or not. Each pending close completes.
 #[test]
-fn a_closed_adapter_stays_closed() {
+fn closed_adapter_stays_closed() {
     let mut bench = Bench::new(1);
     let adapter = bench.nodes[0].adapter.clone();
     let none = || panic!("SUCCESS has no completion");

@@ -441,7 +441,7 @@ fn gso_packet_has_few_slices() {
 
 // 64 KiB exceed the size of an FPDU and of a GSO packet: the rest shares a list with the next message.
 #[test]
-fn the_rest_of_a_message_shares_a_list_with_the_next() {
+fn rest_of_message_shares_list_with_next() {
     let mut bench = Bench::new(1);
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);

@@ -419,17 +419,17 @@ pub(super) fn queue_pairs_at_the_limits() {
 
 // ndmw: a large window is read at both ends, written in blocks, and then filled from the start by small Writes.
 #[test]
-fn a_large_window() {
-    a_window(64 << 20);
+fn large_window_is_used() {
+    post_within_window(64 << 20);
 }
 
 // The same, with a size that suits frames.
 #[test]
-pub(super) fn a_window_of_four_mebibytes() {
-    a_window(4 << 20);
+pub(super) fn window_of_four_mebibytes() {
+    post_within_window(4 << 20);
 }
 
-fn a_window(length: usize) {
+fn post_within_window(length: usize) {
     let (half, block) = (length / 2, length / 4);
     let mut bench = Bench::new(1);
     let mut active = Side::with(&bench, 0, length, QpLimits::default());

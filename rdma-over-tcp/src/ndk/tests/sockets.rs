@@ -21,7 +21,8 @@ use crate::{
     error::{EndReason, Loss, WireError},
     mpa::{Encoder, Slab, startup::Revision},
     ndk::{
-        Adapter, AdapterConfig, Begun, Data, DisconnectReason, Ended, NtStatus, OpFlags, QpLimits,
+        Adapter, AdapterConfig, Data, DisconnectReason, Disconnection, NtStatus, OpFlags,
+        PendingCall, QpLimits,
     },
     rdmap::{Terminate, terminate_header},
 };
@@ -47,7 +48,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
 
 // A Terminate and a reset arrive together, and a write encounters the reset before the Terminate is read.
 #[test]
-fn a_terminate_before_a_reset_is_read() {
+fn terminate_before_reset_is_read() {
     let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
     let polled = Arc::new(PolledSockets::new(config));
     let adapter = Adapter::new(polled.clone());
@@ -56,14 +57,14 @@ fn a_terminate_before_a_reset_is_read() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let remote = listener.local_addr().unwrap();
     let connector = adapter.create_connector().unwrap();
-    let begun = Begun::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
+    let begun = PendingCall::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
     polled.poll();
     // The kernel performs the handshake; one of these polls sends the Request.
     let peer = std::thread::spawn(move || accept(&listener));
     assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
     let mut peer = peer.join().unwrap();
-    let ended = Ended::default();
-    let begun = Begun::begin(|done| connector.complete_connect(Some(ended.event()), done));
+    let ended = Disconnection::default();
+    let begun = PendingCall::begin(|done| connector.complete_connect(Some(ended.event()), done));
     assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
 
     let error = WireError::TaggedInvalidStag;
@@ -86,7 +87,7 @@ fn reply_that_arrived_while_stopped_precedes_the_expired_limit() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let remote = listener.local_addr().unwrap();
     let connector = adapter.create_connector().unwrap();
-    let begun = Begun::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
+    let begun = PendingCall::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
     polled.poll();
     let (mut peer, _) = listener.accept().unwrap();
     peer.set_nonblocking(true).unwrap();
@@ -139,7 +140,7 @@ fn partial_list_is_sent_with_later_posts() {
         write(4);
         assert!(polled.settle());
         let connector = active.connector.as_ref().unwrap();
-        let ended = Begun::begin(|done| connector.disconnect(done));
+        let ended = PendingCall::begin(|done| connector.disconnect(done));
         let before = lists();
         polled.settle();
         assert_eq!(lists() - before, 1);
@@ -249,7 +250,7 @@ over_kernel_sockets! {
         receive_wait_times_out
         data_before_fin_is_delivered
         disconnect_event_overtakes_waiting_messages
-        a_disconnect_does_not_wait_for_receives
+        disconnect_does_not_wait_for_receives
         disconnect_ends_receive_wait;
     endpoints:
         shared_endpoints

@@ -130,7 +130,7 @@ fn empty_queue_terminates_one_connection() {
     let mut shared = SharedQueueBench::new(8, 0, 2);
     shared.peers[0].send(1, 0, 100_000);
     shared.bench.settle();
-    let found = EndReason::Found(WireError::UntaggedNoBuffer.number());
+    let found = EndReason::Detected(WireError::UntaggedNoBuffer.number());
     let reason = DisconnectReason::new(Some(found));
     assert_eq!(shared.sides[0].log.take(), [("disconnect event", NtStatus(reason.0))]);
     assert_eq!(shared.peers[0].outcomes(), [(1, NtStatus::IO_TIMEOUT)], "as with an own queue");

@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// Wait that runs the bench.
-struct Settle<'a>(&'a mut Bench);
+struct BenchWait<'a>(&'a mut Bench);
 
-impl Wait for Settle<'_> {
+impl Wait for BenchWait<'_> {
     type Error = Infallible;
 
     fn adapter(&self) -> &Adapter {
@@ -46,7 +46,7 @@ pub(super) fn connector_over_backlog_is_rejected() {
     let mut bench = Bench::new(1);
     let sides = [(); 3].map(|()| Side::new(&bench, 0));
     let remote = bench.server;
-    let Ok(mut incoming) = Incoming::listen(&mut Settle(&mut bench), remote, 2);
+    let Ok(mut incoming) = Incoming::listen(&mut BenchWait(&mut bench), remote, 2);
     for side in &sides {
         let connector = side.adapter.create_connector().unwrap();
         let note = side.log.note("connect");
@@ -57,8 +57,8 @@ pub(super) fn connector_over_backlog_is_rejected() {
     assert_eq!(sides[0].log.take(), []);
     assert_eq!(sides[1].log.take(), []);
     assert_eq!(sides[2].log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
-    let Ok(_first) = incoming.next(&mut Settle(&mut bench));
-    let Ok(_second) = incoming.next(&mut Settle(&mut bench));
+    let Ok(_first) = incoming.next(&mut BenchWait(&mut bench));
+    let Ok(_second) = incoming.next(&mut BenchWait(&mut bench));
 }
 
 // NDK-CON-6: a consumer has 120 s to reply. Then its peer is refused, and the consumer's next call fails.

@@ -15,7 +15,7 @@ use flue_test_support::{
     needs::{Need, lacks},
     netns::Namespace,
 };
-use host_stack::{host::HostConfig, node::Core, simulation::patient_engine};
+use host_stack::{host::HostConfig, node::Core, simulation::engine_with_long_time_wait};
 use offload_engine::{
     link::{Link, TapOptions, VnetMode, open_tap},
     state::MacAddress,
@@ -105,9 +105,12 @@ pub(super) struct PolledNode {
 impl PolledNode {
     pub(super) fn new(wire: &Wire, index: usize, config: AdapterConfig) -> (Self, Adapter) {
         let host = host(index);
-        let core = Core::new(Box::new(wire.tap(index)), patient_engine(host.mac), host, |port| {
-            AdapterClient::new(AdapterCore::new(config, port, Box::new(|| {})))
-        });
+        let core = Core::new(
+            Box::new(wire.tap(index)),
+            engine_with_long_time_wait(host.mac),
+            host,
+            |port| AdapterClient::new(AdapterCore::new(config, port, Box::new(|| {}))),
+        );
         let core = core.unwrap();
         let adapter = core.clients.first::<AdapterClient>().adapter();
         (Self { core, lost: 0 }, adapter)
@@ -228,11 +231,11 @@ on_taps! {
         window_violations_are_rejected
         deregistration_and_empty_buffers
         queue_pairs_at_the_limits
-        a_window_of_four_mebibytes
+        window_of_four_mebibytes
         composite_flags_grant_documented_access;
     waits:
         disconnect_event_overtakes_waiting_messages
-        a_disconnect_does_not_wait_for_receives;
+        disconnect_does_not_wait_for_receives;
     windows:
         window_lifecycle
         window_is_valid_for_its_queue_pair_only;

@@ -35,8 +35,8 @@ impl Driver for Pipe {
         self.core.enter(work);
     }
 
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
-        self.core.enter_to_post(work);
+    fn enter_for_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+        self.core.enter_for_post(work);
     }
 
     fn progress(&self) -> bool {
@@ -97,12 +97,12 @@ fn transport_with_four_methods_serves_all_calls() {
         assert_eq!(results[0].status, NtStatus::SUCCESS);
     }
     assert_eq!(near.list(LIMIT), Ok(std::vec![]));
-    assert_eq!(near.look(&[OffloadHandle(1)]), [None]);
+    assert_eq!(near.snapshots(&[OffloadHandle(1)]), [None]);
     let moved = near.migrate(OffloadHandle(1), Stack::Target);
     assert_eq!(moved.unwrap_err().kind(), ErrorKind::Unsupported);
     assert!(!near.is_exclusive());
     near.abandon();
-    let reason = far.wait_until(Some(LIMIT), || active.ended().reason());
+    let reason = far.wait_until(Some(LIMIT), || active.disconnection().reason());
     assert_eq!(reason, Ok(DisconnectReason::DEVICE_LOST.0));
     drop((passive, incoming));
 }

@@ -84,7 +84,7 @@ pub(super) fn receive_wait_times_out() {
     bench.advance(SHORTER);
     assert!(passive.log.take().is_empty());
     bench.advance(WAIT);
-    let found = EndReason::Found(WireError::UntaggedNoBuffer.number());
+    let found = EndReason::Detected(WireError::UntaggedNoBuffer.number());
     let reason = DisconnectReason::new(Some(found));
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(reason.0))]);
     let terminated = DisconnectReason::terminated(WireError::UntaggedNoBuffer.number());
@@ -190,7 +190,7 @@ fn peer_with_all_data_may_close_late() {
 
 // Requests outstanding at a disconnect are sent as long as the peer makes progress. A peer without receives does not
 // get the full timeout. For transports that refuse data.
-pub(super) fn a_disconnect_does_not_wait_for_receives() {
+pub(super) fn disconnect_does_not_wait_for_receives() {
     const REQUESTS: u64 = 40;
     const OCTETS: usize = 300_000;
     let mut bench = bench_with_long_timeouts();

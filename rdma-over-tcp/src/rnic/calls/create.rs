@@ -26,7 +26,7 @@ use crate::{
         },
         queues::{
             cq::{CompletionQueue, Cq, Notification},
-            qp::{Flow, Qp, QpConfig, QpNotification, QpNotifier, QpState, Unpolled},
+            qp::{CompletionRetention, Flow, Qp, QpConfig, QpNotification, QpNotifier, QpState},
             receive_queue::{Receive, ReceiveQueue},
             send_queue::SendQueue,
         },
@@ -115,7 +115,7 @@ impl Rnic {
     /// [`VerbError::InvalidHandle`]: the domain or a queue does not exist or is being closed, or the shared receive
     /// queue belongs to another domain; [`VerbError::NoResources`]; [`VerbError::DeviceLost`].
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
-        let QpConfig { receive_cq, send_cq, context, limits, srq, late_posts } = config;
+        let QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts } = config;
         limits.check(&self.config.limits)?;
         self.check_parent(Key::Pd(pd))?;
         for key in [Key::Cq(receive_cq), Key::Cq(send_cq)] {
@@ -161,8 +161,8 @@ impl Rnic {
             sink_token,
             read_limit: 0,
             rfc7306: self.config.rfc7306,
-            late_posts,
-            unpolled: Unpolled::Keep,
+            error_state_posts,
+            retention: CompletionRetention::Keep,
             notifier: QpNotifier::default(),
             is_last_receive_reported: false,
             stream: None,
@@ -272,10 +272,15 @@ impl Rnic {
     }
 
     /// As [`Rnic::close`] for a queue pair, with the treatment of its completions.
-    pub fn close_qp(&mut self, id: QpId, unpolled: Unpolled, completion: CloseCompletion) -> Close {
-        match unpolled {
-            Unpolled::Keep => {}
-            Unpolled::Discard => self.objects.discard_completions(id),
+    pub fn close_qp(
+        &mut self,
+        id: QpId,
+        retention: CompletionRetention,
+        completion: CloseCompletion,
+    ) -> Close {
+        match retention {
+            CompletionRetention::Keep => {}
+            CompletionRetention::Discard => self.objects.discard_completions(id),
         }
         self.close(Key::Qp(id), completion)
     }

@@ -25,7 +25,7 @@ use crate::{
         },
         objects::id::{QpId, RegionId},
         queues::{
-            qp::{LatePosts, Qp, QpState, ReceiveOutcome},
+            qp::{ErrorStatePosts, Qp, QpState, ReceiveOutcome},
             sges::{capture, inline_length, total_length},
             wr::{Data, Operation, Sge, WqeKind, WrFlags},
         },
@@ -56,7 +56,7 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: a limit of the queue pair or
     /// the adapter is exceeded; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: the queue pair uses a shared
-    /// receive queue; with [`LatePosts::Refuse`] also [`VerbError::CqFailed`] and [`VerbError::DeviceLost`].
+    /// receive queue; with [`ErrorStatePosts::Refuse`] also [`VerbError::CqFailed`] and [`VerbError::DeviceLost`].
     pub fn post_receive(
         &mut self,
         id: QpId,
@@ -71,7 +71,7 @@ impl Rnic {
             return (Err(VerbError::InvalidArgument), Urgency::None);
         }
         let is_over = qp.state == QpState::Error && qp.stream.is_none();
-        if is_over && qp.late_posts == LatePosts::Refuse {
+        if is_over && qp.error_state_posts == ErrorStatePosts::Refuse {
             // Its completion would never be delivered (NDK-CQ-13, -14).
             let cq = self.objects.cqs.get(qp.receive_cq);
             if self.is_lost {
@@ -94,7 +94,7 @@ impl Rnic {
         receives.push(context, length, sges);
         let is_awaited = core::mem::take(&mut qp.awaits_receive);
         if !is_over {
-            let urgency = if is_awaited { self.kick_qp(id) } else { Urgency::None };
+            let urgency = if is_awaited { self.schedule_qp(id) } else { Urgency::None };
             return (Ok(()), urgency);
         }
         self.objects.complete_receive(id, ReceiveOutcome::failed(WcStatus::Flushed, None));
@@ -106,7 +106,7 @@ impl Rnic {
     ///
     /// # Errors
     /// For every request: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in [`QpState::Connected`], see
-    /// [`LatePosts`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`], [`VerbError::TooLong`],
+    /// [`ErrorStatePosts`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`], [`VerbError::TooLong`],
     /// [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For a Read or an atomic:
     /// [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or immediate data:
     /// [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the data that [`Operation`] specifies.
@@ -160,7 +160,7 @@ impl Rnic {
         let urgency = match result {
             Ok(QpState::Error) => self.flush_late(id),
             Ok(_) if flags.contains(WrFlags::DEFER) => Urgency::None,
-            Ok(_) | Err(_) => self.kick_qp(id),
+            Ok(_) | Err(_) => self.schedule_qp(id),
         };
         (result.map(drop), urgency)
     }
@@ -359,7 +359,7 @@ impl Rnic {
                     self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)
             }
-            Err(error) => (Err(error), self.kick_qp(id)),
+            Err(error) => (Err(error), self.schedule_qp(id)),
         }
     }
 
@@ -402,7 +402,7 @@ impl Rnic {
                 let kind = WqeKind::Invalidate { target };
                 self.post_kind(id, context, kind, Data::Registered(&[]), flags)
             }
-            Err(error) => (Err(error), self.kick_qp(id)),
+            Err(error) => (Err(error), self.schedule_qp(id)),
         }
     }
 
@@ -432,7 +432,7 @@ impl Rnic {
                     self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)
             }
-            Err(error) => (Err(error), self.kick_qp(id)),
+            Err(error) => (Err(error), self.schedule_qp(id)),
         }
     }
 
@@ -462,7 +462,7 @@ impl Rnic {
     /// (NDK-CON-11).
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
-        let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;
+        let is_late = qp.state == QpState::Error && qp.error_state_posts == ErrorStatePosts::Flush;
         if qp.state != QpState::Connected && !is_late {
             return Err(if self.is_lost { VerbError::DeviceLost } else { VerbError::NotConnected });
         }
@@ -475,17 +475,17 @@ impl Rnic {
     /// Schedules the transmission of the queue pair's requests, including deferred ones ([`WrFlags::DEFER`]). Returns
     /// its urgency.
     #[inline]
-    pub fn kick_qp(&mut self, id: QpId) -> Urgency {
+    pub fn schedule_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
         let Some(stream) = qp.stream else { return Urgency::None };
         let urgency = match qp.flow.may_wait() {
             true => Urgency::Soon,
             false => Urgency::Now,
         };
-        if !core::mem::replace(&mut qp.flow.is_kicked, true) {
+        if !core::mem::replace(&mut qp.flow.is_scheduled, true) {
             match qp.state {
-                QpState::Connected => self.kick_open(stream),
-                _ => self.kick(stream),
+                QpState::Connected => self.schedule_opened(stream),
+                _ => self.schedule(stream),
             }
         }
         urgency

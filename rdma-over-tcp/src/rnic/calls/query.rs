@@ -9,7 +9,7 @@ use crate::rnic::{
     memory::{buffer::RegisteredBuffer, registration::Access},
     objects::id::{ConnectorId, CqId, Key, ListenerId, QpId, RegionId},
     queues::{
-        cq::{Arm, CqModeration, Pushed},
+        cq::{Arm, CqModeration, PushOutcome},
         qp::QpState,
     },
     stats::{Counters, QpStats},
@@ -39,7 +39,7 @@ impl Rnic {
     }
 
     /// Processes the result of an arm of the queue itself.
-    pub(crate) fn handle_arm(&mut self, id: CqId, armed: Pushed) {
+    pub(crate) fn handle_arm(&mut self, id: CqId, armed: PushOutcome) {
         if armed.is_hold_new {
             self.objects.held.push(id);
         }

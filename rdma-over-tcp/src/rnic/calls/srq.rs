@@ -60,7 +60,7 @@ impl Rnic {
         sges: &[Sge],
     ) -> (Result<(), VerbError>, Urgency) {
         let result = self.try_post_srq_receive(id, context, sges);
-        let urgency = if result.is_ok() { self.kick_waiting(id) } else { Urgency::None };
+        let urgency = if result.is_ok() { self.schedule_waiting(id) } else { Urgency::None };
         (result, urgency)
     }
 
@@ -68,7 +68,7 @@ impl Rnic {
     /// not sufficient: it may be about to fail, or another one may be served before it. Those without a receive
     /// continue to wait.
     #[inline]
-    fn kick_waiting(&mut self, id: SrqId) -> Urgency {
+    fn schedule_waiting(&mut self, id: SrqId) -> Urgency {
         let Objects { srqs, receive_queues, .. } = &mut self.objects;
         let queue = srqs.get(id).and_then(|srq| receive_queues.get_mut(srq.queue));
         let waiting = queue.map(ReceiveQueue::take_waiting).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Rnic {
         for id in waiting.into_iter().rev() {
             if let Some(qp) = self.objects.qps.get_mut(id) {
                 qp.awaits_receive = false;
-                self.kick_qp(id);
+                self.schedule_qp(id);
             }
         }
         Urgency::Now

@@ -160,7 +160,7 @@ pub struct CompletionQueue {
 
 /// Outcome of adding completions, or of an arm.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Pushed {
+pub(crate) struct PushOutcome {
     /// True if an entry did not fit: the queue has failed (NDK-CQ-13).
     pub(crate) overrun: bool,
     /// True if a notification is due, now or after the running callback has returned.
@@ -198,7 +198,7 @@ impl CompletionQueue {
     }
 
     /// Adds completions, in order. A failed queue discards them (NDK-CQ-13).
-    pub(crate) fn push_all(&self, entries: impl Iterator<Item = Completion>) -> Pushed {
+    pub(crate) fn push_all(&self, entries: impl Iterator<Item = Completion>) -> PushOutcome {
         let mut state = self.state();
         let mut overrun = false;
         for entry in entries {
@@ -208,7 +208,7 @@ impl CompletionQueue {
             overrun = !state.push(entry);
         }
         self.len.store(state.entries.len(), Ordering::Release);
-        Pushed { overrun, due: state.due.is_some(), is_hold_new: state.is_hold_new }
+        PushOutcome { overrun, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }
 
     #[cfg(test)]
@@ -247,11 +247,11 @@ impl CompletionQueue {
 
     /// Arms a notification. Of two arms the stronger one applies. The adapter processes the result
     /// ([`Rnic::handle_arm`](crate::rnic::Rnic::handle_arm)).
-    pub(crate) fn arm(&self, arm: Arm) -> Pushed {
+    pub(crate) fn arm(&self, arm: Arm) -> PushOutcome {
         let mut state = self.state();
         state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
         state.satisfy();
-        Pushed { overrun: false, due: state.due.is_some(), is_hold_new: state.is_hold_new }
+        PushOutcome { overrun: false, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }
 
     /// Sets the moderation of notifications; `None`: disabled. A held notification is held again. Returns true if its

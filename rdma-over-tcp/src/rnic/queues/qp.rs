@@ -82,12 +82,12 @@ pub struct QpConfig {
     /// and [`QpLimits::max_receive_request_sge`] are ignored.
     pub srq: Option<SrqId>,
     /// Policy of posts to the send queue once the connection is over or is being ended.
-    pub late_posts: LatePosts,
+    pub error_state_posts: ErrorStatePosts,
 }
 
 /// Policy of posts to the send queue of a queue pair in [`QpState::Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum LatePosts {
+pub enum ErrorStatePosts {
     /// The post returns [`VerbError::NotConnected`], and no completion follows, as NDKPI requires (NDK-CON-11).
     #[default]
     Refuse,
@@ -119,7 +119,7 @@ impl fmt::Debug for QpNotifier {
 
 /// Treatment of completions when a queue pair is destroyed or reset.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Unpolled {
+pub enum CompletionRetention {
     /// Posted requests complete as [`WcStatus::Flushed`]. Completions remain in their queues until they are polled.
     #[default]
     Keep,
@@ -151,15 +151,15 @@ const POSTS_MIN: u32 = 4;
 const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
 /// State for the batching of posts. A connection is busy while much data is in flight
-/// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)). The consumer of a busy connection soon
+/// ([`LlpStream::is_busy`](crate::rnic::transport::LlpStream::is_busy)). The consumer of a busy connection soon
 /// polls the engine, for example for the acknowledgment. All posts until then are sent together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
-    is_flowing: bool,
+    is_busy: bool,
     /// True if TCP has no room: nothing can be sent before data is acknowledged.
     is_full: bool,
     /// True if the engine has been requested to serve the connection.
-    pub(crate) is_kicked: bool,
+    pub(crate) is_scheduled: bool,
     /// Approximate bytes posted and not sent.
     unsent_bytes: u64,
     /// Posts since the queue was last drained.
@@ -168,13 +168,13 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) const fn may_wait(self) -> bool {
-        self.is_full || self.is_flowing && self.unsent_bytes < WAITING_BYTES_MAX
+        self.is_full || self.is_busy && self.unsent_bytes < WAITING_BYTES_MAX
     }
 
     /// Returns true if the unsent data should be deferred to the next posts, if a list holds `list_bytes`. The end of a
     /// single message is not deferred, because its consumer may sleep now.
     pub(crate) const fn defers(self, list_bytes: usize) -> bool {
-        (self.is_flowing || self.is_full)
+        (self.is_busy || self.is_full)
             && self.posts >= POSTS_MIN
             && self.unsent_bytes < list_bytes as u64
     }
@@ -191,20 +191,20 @@ impl Flow {
     }
 
     /// Records the end of a transmit pass, and the state of the transport
-    /// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)).
-    pub(crate) const fn pumped(&mut self, pumped: Pumped, is_flowing: bool) {
-        if matches!(pumped, Pumped::Drained) {
+    /// ([`LlpStream::is_busy`](crate::rnic::transport::LlpStream::is_busy)).
+    pub(crate) const fn transmit_ended(&mut self, pumped: TransmitOutcome, is_busy: bool) {
+        if matches!(pumped, TransmitOutcome::Drained) {
             (self.unsent_bytes, self.posts) = (0, 0);
         }
-        self.is_full = matches!(pumped, Pumped::Full);
-        self.is_flowing = is_flowing;
-        self.is_kicked = false;
+        self.is_full = matches!(pumped, TransmitOutcome::Full);
+        self.is_busy = is_busy;
+        self.is_scheduled = false;
     }
 }
 
 /// State of the send queue after a transmit pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pumped {
+pub(crate) enum TransmitOutcome {
     /// Nothing can be sent: the queue is empty, or waits for a Read or an atomic.
     Drained,
     /// Less than a full list is unsent. The next posts or the next poll ([`Rnic::begin_poll`](crate::rnic::Rnic)) send
@@ -243,8 +243,8 @@ pub(crate) struct Qp {
     pub(crate) read_limit: u32,
     /// True if atomics and immediate data are allowed in both directions.
     pub(crate) rfc7306: bool,
-    pub(crate) late_posts: LatePosts,
-    pub(crate) unpolled: Unpolled,
+    pub(crate) error_state_posts: ErrorStatePosts,
+    pub(crate) retention: CompletionRetention,
     pub(crate) notifier: QpNotifier,
     /// True if [`QpEvent::LastReceive`] was reported.
     pub(crate) is_last_receive_reported: bool,
@@ -282,7 +282,7 @@ impl Qp {
         self.state = QpState::Idle;
         self.flow = Flow::default();
         self.read_limit = 0;
-        self.unpolled = Unpolled::Keep;
+        self.retention = CompletionRetention::Keep;
         self.is_last_receive_reported = false;
     }
 
@@ -306,7 +306,7 @@ impl Qp {
     /// Completes the requests at the front of the queue whose outcome is known (NDK-WR-6).
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
-        while let Some((request, status)) = self.sends.front_done() {
+        while let Some((request, status)) = self.sends.front_outcome() {
             match status {
                 WcStatus::Success => {}
                 WcStatus::Flushed => self.stats.flushed += 1,
@@ -374,7 +374,7 @@ impl Qp {
         let is_success = status == WcStatus::Success;
         let is_silent = is_success && request.flags.contains(WrFlags::SILENT);
         let is_part = request.flags.contains(WrFlags::PART);
-        if is_silent || is_part || self.unpolled == Unpolled::Discard {
+        if is_silent || is_part || self.retention == CompletionRetention::Discard {
             return None;
         }
         Some(Completion {
@@ -434,7 +434,7 @@ impl Qp {
             qp_context: self.context,
             context,
         };
-        if self.unpolled == Unpolled::Keep {
+        if self.retention == CompletionRetention::Keep {
             completed.push(Completed { cq: self.receive_cq, completion });
         }
     }

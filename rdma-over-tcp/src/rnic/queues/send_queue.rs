@@ -289,7 +289,7 @@ impl SendQueue {
     }
 
     /// Returns the front request with its outcome, if the outcome is known: completions are in order (NDK-WR-6).
-    pub(crate) fn front_done(&self) -> Option<(&WorkRequest, WcStatus)> {
+    pub(crate) fn front_outcome(&self) -> Option<(&WorkRequest, WcStatus)> {
         let request = self.requests.front()?;
         let Progress::Done(status) = request.progress else { return None };
         Some((request, status))
@@ -394,7 +394,7 @@ mod tests {
         }
         queue.acknowledge(3);
         let pop_done = |queue: &mut SendQueue| {
-            let context = queue.front_done().map(|(request, _)| request.context);
+            let context = queue.front_outcome().map(|(request, _)| request.context);
             context.and_then(|_| queue.pop());
             context
         };

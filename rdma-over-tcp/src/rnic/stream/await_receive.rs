@@ -5,7 +5,7 @@ use alloc::{boxed::Box, vec::Vec};
 use super::{
     Ending, FullOperation, Phase, Stream,
     failure::Failure,
-    receive::{Handled, Receiver},
+    receive::{Receiver, UlpduOutcome},
     transmit::Transmitter,
     waiting::Waiting,
 };
@@ -58,7 +58,7 @@ impl Stream {
         io: &mut T,
         data: &[u8],
     ) -> usize {
-        if T::MAY_REFUSE {
+        if T::CAN_REFUSE_DATA {
             return 0;
         }
         self.keep_later_octets(data);
@@ -142,7 +142,7 @@ fn take(
     ulpdu: &[u8],
 ) -> Result<bool, Box<Failure>> {
     match receiver.handle(objects, qp, transmitter, ulpdu) {
-        Ok(Handled::Placed | Handled::MaySend | Handled::Terminate(_)) => Ok(true),
+        Ok(UlpduOutcome::Placed | UlpduOutcome::MaySend | UlpduOutcome::Terminate(_)) => Ok(true),
         Err(failure) if failure.is_without_receive() => Ok(false),
         Err(failure) => Err(failure),
     }

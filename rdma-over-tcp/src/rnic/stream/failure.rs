@@ -36,7 +36,7 @@ impl Failure {
 
     /// Returns the reason for the disconnect event.
     pub(super) fn reason(&self) -> Option<EndReason> {
-        let error = self.terminate.map(|terminate| EndReason::Found(terminate.number));
+        let error = self.terminate.map(|terminate| EndReason::Detected(terminate.number));
         self.truncation.map(EndReason::Truncated).or(error)
     }
 }

@@ -28,7 +28,7 @@ use offload_engine::time::Instant;
 
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
-    accept_race::Nudge,
+    accept_race::AcceptRace,
     progress_limit::ProgressLimit,
     receive::{Received, Receiver},
     transmit::Transmitter,
@@ -38,7 +38,7 @@ use super::{
     config::Config,
     connection::{connector::ConnectorState, listener::ArrivalNumber, read_limit::ReadLimit},
     objects::id::{ConnectorId, ListenerId, QpId, StreamId},
-    queues::qp::{Pumped, Qp},
+    queues::qp::{Qp, TransmitOutcome},
     stats::History,
     status::ConnectError,
     tables::Objects,
@@ -90,7 +90,7 @@ struct FullOperation {
     limits: ReadLimit,
     /// True if the connector was notified of the established connection.
     is_established: bool,
-    nudge: Nudge,
+    accept_race: AcceptRace,
 }
 
 /// State of one connection. After its end it holds no other memory.
@@ -122,7 +122,7 @@ pub(crate) struct Stream {
     /// Time at which [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
     /// True if the stream is scheduled.
-    pub(crate) is_kicked: bool,
+    pub(crate) is_scheduled: bool,
     /// True if posted requests are deferred to the next poll.
     pub(crate) is_deferred: bool,
     /// True if withdrawn memory, which this stream may use, has to be released.
@@ -188,7 +188,7 @@ impl Stream {
             progress_limit: None,
             waiting: None,
             deadline: None,
-            is_kicked: false,
+            is_scheduled: false,
             is_deferred: false,
             is_recalling: false,
             history: History::default(),
@@ -219,7 +219,7 @@ impl Stream {
                 if !self.receive_fpdus(objects, config, io, &mut rest) {
                     return data.len();
                 }
-                if !T::MAY_REFUSE {
+                if !T::CAN_REFUSE_DATA {
                     self.keep_later_octets(core::mem::take(&mut rest));
                 }
             }
@@ -274,8 +274,8 @@ impl Stream {
     fn first_fpdu_received(&mut self, objects: &mut Objects) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         if operation.is_established {
-            if matches!(operation.nudge, Nudge::Armed { .. }) {
-                self.cancel_nudges();
+            if matches!(operation.accept_race, AcceptRace::Armed { .. }) {
+                self.cancel_accept_race();
             }
             return;
         }
@@ -337,7 +337,7 @@ impl Stream {
             }
             StreamEvent::Reset => {
                 let reset = EndReason::Lost(Loss::Reset);
-                self.lost_by(objects, ConnectError::Aborted, reset);
+                self.lost_for_reason(objects, ConnectError::Aborted, reset);
             }
             StreamEvent::Released => {
                 self.lost(objects, ConnectError::Aborted);
@@ -350,7 +350,7 @@ impl Stream {
 
     /// Executes all pending work of the connection.
     pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
-        self.is_kicked = false;
+        self.is_scheduled = false;
         if core::mem::take(&mut self.is_recalling) {
             self.release_withdrawn(objects, config, io);
         }
@@ -361,7 +361,7 @@ impl Stream {
             self.end_wait(objects, config, io);
         }
         if let Some(qp) = self.idle_qp(objects) {
-            qp.flow.pumped(Pumped::Drained, io.is_flowing());
+            qp.flow.transmit_ended(TransmitOutcome::Drained, io.is_busy());
             self.connect_completed(objects);
             return;
         }
@@ -377,14 +377,14 @@ impl Stream {
             list.push_encoded(frame);
             io.send(0, list);
         }
-        let mut pumped = Pumped::Drained;
+        let mut pumped = TransmitOutcome::Drained;
         if let Phase::Operating(operation) = &mut self.phase {
             let may_defer = objects.may_defer && self.ending == Ending::Not;
             let result = match self.qp {
                 Some(qp) if operation.may_send => {
                     operation.transmitter.pump(objects, qp, may_defer, io)
                 }
-                _ => Ok(Pumped::Drained),
+                _ => Ok(TransmitOutcome::Drained),
             };
             match result {
                 Ok(state) => pumped = state,
@@ -394,12 +394,12 @@ impl Stream {
         if self.ending == Ending::AfterData {
             self.limit_disconnect(objects, config, io);
         }
-        let is_drained = pumped == Pumped::Drained;
-        if pumped == Pumped::Deferred && !core::mem::replace(&mut self.is_deferred, true) {
+        let is_drained = pumped == TransmitOutcome::Drained;
+        if pumped == TransmitOutcome::Deferred && !core::mem::replace(&mut self.is_deferred, true) {
             objects.deferred.push(self.id);
         }
         self.update_flow(objects, io, pumped);
-        self.arm_nudge(config, io.now());
+        self.arm_accept_race(config, io.now());
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(io);
@@ -426,9 +426,9 @@ impl Stream {
         objects.qps.get_mut(qp).filter(|qp| operation.transmitter.has_no_work(qp))
     }
 
-    fn update_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: Pumped) {
+    fn update_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: TransmitOutcome) {
         if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
-            qp.flow.pumped(pumped, io.is_flowing());
+            qp.flow.transmit_ended(pumped, io.is_busy());
         }
     }
 

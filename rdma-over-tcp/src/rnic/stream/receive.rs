@@ -73,7 +73,7 @@ pub(super) enum Received {
 }
 
 /// Outcome of one ULPDU.
-pub(super) enum Handled {
+pub(super) enum UlpduOutcome {
     Placed,
     /// A response is due, or a Read is done that other requests wait for.
     MaySend,
@@ -144,9 +144,11 @@ impl Receiver {
             };
             self.fpdus += 1;
             match self.handle(objects, id, transmitter, ulpdu) {
-                Ok(Handled::Placed) => {}
-                Ok(Handled::MaySend) => may_send = true,
-                Ok(Handled::Terminate(terminate)) => return Ok(Received::Terminate(terminate)),
+                Ok(UlpduOutcome::Placed) => {}
+                Ok(UlpduOutcome::MaySend) => may_send = true,
+                Ok(UlpduOutcome::Terminate(terminate)) => {
+                    return Ok(Received::Terminate(terminate));
+                }
                 Err(failure) if failure.is_without_receive() => {
                     return Ok(Received::WithoutReceive(ulpdu.into(), failure));
                 }
@@ -170,23 +172,23 @@ impl Receiver {
         id: QpId,
         transmitter: &mut Transmitter,
         ulpdu: &[u8],
-    ) -> Result<Handled, Box<Failure>> {
+    ) -> Result<UlpduOutcome, Box<Failure>> {
         let (placed, handled) = match rdmap::parse(ulpdu) {
             Ok(Inbound::Write { segment, payload }) => {
                 let placed = self.write(objects, id, &segment, payload).map_err(UlpduError::from);
-                (placed, Handled::Placed)
+                (placed, UlpduOutcome::Placed)
             }
             Ok(Inbound::Send { segment, kind, payload }) => {
-                (self.send(objects, id, &segment, kind, payload), Handled::Placed)
+                (self.send(objects, id, &segment, kind, payload), UlpduOutcome::Placed)
             }
             Ok(Inbound::ReadResponse { segment, payload }) => {
                 let placed = self.read_response(objects, id, transmitter, &segment, payload);
-                (placed, Handled::MaySend)
+                (placed, UlpduOutcome::MaySend)
             }
             Ok(Inbound::ReadRequest { segment, request }) => {
                 let read = InboundRead { header: HeaderCopy::of(ulpdu), request };
                 let taken = self.read_request(objects, id, transmitter, &segment, read);
-                (taken.map_err(UlpduError::from), Handled::MaySend)
+                (taken.map_err(UlpduError::from), UlpduOutcome::MaySend)
             }
             Ok(Inbound::Terminate { segment: _, payload }) => {
                 let phase = match self.fpdus {
@@ -194,13 +196,15 @@ impl Receiver {
                     _ => TerminatePhase::Operation,
                 };
                 let terminate = ReceivedTerminate::parse(payload, phase).map(Box::new);
-                (Ok(()), Handled::Terminate(terminate))
+                (Ok(()), UlpduOutcome::Terminate(terminate))
             }
             Ok(Inbound::Extension { segment, opcode, payload }) => {
                 let message = (&segment, opcode, payload);
                 self.extension(objects, id, transmitter, message, HeaderCopy::of(ulpdu))
             }
-            Err(error) => (Err(Self::refusal(objects, id, ulpdu, error).into()), Handled::Placed),
+            Err(error) => {
+                (Err(Self::refusal(objects, id, ulpdu, error).into()), UlpduOutcome::Placed)
+            }
         };
         match placed {
             Ok(()) => Ok(handled),

@@ -6,13 +6,13 @@ use crate::{
 };
 
 /// Bytes of the longest list that is one GSO packet: a TCP segment with its headers in one IP packet.
-const ONE_SUPER_SEGMENT_MAX: usize = u16::MAX as usize;
+const ONE_GSO_PACKET_MAX: usize = u16::MAX as usize;
 
 /// Limits of a list in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListLimits {
     pub(super) emss: usize,
-    pub(super) super_segment: usize,
+    pub(super) gso_payload: usize,
 }
 
 /// Upper limit of the room of a list that is sufficient for another FPDU.
@@ -21,19 +21,19 @@ const USEFUL_ROOM_MAX: usize = 4096;
 /// Room of a list that is sufficient for another FPDU. A small remainder of one GSO packet after a large FPDU is not
 /// used. A list of several GSO packets is filled, because only a list that ends with a full segment shares a write with
 /// the next.
-fn useful_room(super_segment: usize) -> usize {
-    match super_segment <= ONE_SUPER_SEGMENT_MAX {
-        true => (super_segment / 16).clamp(MULPDU_MIN.into(), USEFUL_ROOM_MAX),
+fn useful_room(gso_payload: usize) -> usize {
+    match gso_payload <= ONE_GSO_PACKET_MAX {
+        true => (gso_payload / 16).clamp(MULPDU_MIN.into(), USEFUL_ROOM_MAX),
         false => MULPDU_MIN.into(),
     }
 }
 
 /// Bytes left in the last segment of a list of `filled` bytes. Several full segments share a list only if every segment
 /// boundary is an FPDU boundary, which requires an EMSS that is a multiple of 4.
-fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
+fn segment_room(filled: usize, emss: usize, gso_payload: usize) -> usize {
     match filled % emss {
         0 if filled == 0 => emss,
-        0 if filled + emss <= super_segment => emss,
+        0 if filled + emss <= gso_payload => emss,
         0 => 0,
         used => emss - used,
     }
@@ -48,15 +48,15 @@ pub(super) fn ulpdu_max(
     filled: usize,
     (header, payload): (usize, usize),
 ) -> Option<u16> {
-    let ListLimits { emss, super_segment } = limits;
+    let ListLimits { emss, gso_payload } = limits;
     let is_aligned = match size {
         FpduSize::Emss => true,
         FpduSize::Max => false,
-        FpduSize::Auto => markers || super_segment <= emss,
+        FpduSize::Auto => markers || gso_payload <= emss,
     };
     let (room, useful_room) = match is_aligned {
-        true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
-        false => (super_segment.saturating_sub(filled), useful_room(super_segment)),
+        true => (segment_room(filled, emss, gso_payload), MULPDU_MIN.into()),
+        false => (gso_payload.saturating_sub(filled), useful_room(gso_payload)),
     };
     let wanted = header + payload;
     let fits = ulpdu_room(room, markers);
@@ -120,7 +120,7 @@ mod tests {
     use crate::ddp::TAGGED_OCTETS;
 
     const EMSS: usize = 1448;
-    const LIMITS: ListLimits = ListLimits { emss: EMSS, super_segment: 45 * EMSS };
+    const LIMITS: ListLimits = ListLimits { emss: EMSS, gso_payload: 45 * EMSS };
 
     /// Octets of the FPDU for a ULPDU.
     fn fpdu(ulpdu: usize) -> usize {
@@ -136,8 +136,8 @@ mod tests {
     fn trailers_are_not_split() {
         let mut cut = 0;
         for emss in [1445, 1446, 1447, EMSS] {
-            let limits = ListLimits { emss, super_segment: 44 * emss };
-            for filled in (0..limits.super_segment).step_by(4) {
+            let limits = ListLimits { emss, gso_payload: 44 * emss };
+            for filled in (0..limits.gso_payload).step_by(4) {
                 for payload in [0, 1, 2, 3, 64, 65, 1400, 1501, 70_000] {
                     let fits =
                         |size| ulpdu_max(size, false, limits, filled, (TAGGED_OCTETS, payload));
@@ -151,7 +151,7 @@ mod tests {
                     let end = filled + fpdu(ulpdu);
                     let trailer = fpdu(ulpdu) - LENGTH_OCTETS - ulpdu;
                     assert_eq!((end - trailer) / emss, (end - 1) / emss, "{filled} {payload}");
-                    assert!(end <= limits.super_segment);
+                    assert!(end <= limits.gso_payload);
                     cut += usize::from(ulpdu < wanted && payload < 1000);
                 }
             }
@@ -164,8 +164,8 @@ mod tests {
     fn message_in_first_segment_fits() {
         let mut fast = 0;
         for emss in (100..300).chain([1445, 1446, 1447, EMSS]) {
-            for super_segment in [emss, 2 * emss, 44 * emss] {
-                let limits = ListLimits { emss, super_segment };
+            for gso_payload in [emss, 2 * emss, 44 * emss] {
+                let limits = ListLimits { emss, gso_payload };
                 for filled in (0..emss + 8).step_by(4) {
                     for payload in (0..12).chain([64, 65, 120, 121, 122, 123, 1000]) {
                         for size in [FpduSize::Emss, FpduSize::Max, FpduSize::Auto] {
@@ -200,16 +200,16 @@ mod tests {
     // A list of several GSO packets ends with a full segment, for any end of the message.
     #[test]
     fn long_lists_are_filled() {
-        let limits = ListLimits { emss: EMSS, super_segment: 4 * 45 * EMSS };
+        let limits = ListLimits { emss: EMSS, gso_payload: 4 * 45 * EMSS };
         for size in [FpduSize::Auto, FpduSize::Max] {
-            for first in (64..limits.super_segment - 256).step_by(4) {
+            for first in (64..limits.gso_payload - 256).step_by(4) {
                 let mut filled = first;
                 while let Some(ulpdu) =
                     ulpdu_max(size, false, limits, filled, (TAGGED_OCTETS, 1 << 20))
                 {
                     filled += fpdu(ulpdu.into());
                 }
-                let short = limits.super_segment - filled;
+                let short = limits.gso_payload - filled;
                 assert!(short < usize::from(MULPDU_MIN) + LENGTH_OCTETS + CRC_OCTETS, "{short}");
             }
         }
@@ -218,7 +218,7 @@ mod tests {
     // Without GSO packets, and with markers, `Auto` equals `Emss`.
     #[test]
     fn auto_without_gso_is_aligned() {
-        let plain = ListLimits { emss: EMSS, super_segment: EMSS };
+        let plain = ListLimits { emss: EMSS, gso_payload: EMSS };
         for filled in (0..EMSS).step_by(4) {
             for (limits, markers) in [(plain, false), (LIMITS, true)] {
                 let [auto, emss] = [FpduSize::Auto, FpduSize::Emss]
@@ -231,7 +231,7 @@ mod tests {
     // An FPDU that cannot be divided is deferred to the next list if its trailer would be split.
     #[test]
     fn indivisible_fpdu_is_deferred() {
-        let limits = ListLimits { emss: 1446, super_segment: 44 * 1446 };
+        let limits = ListLimits { emss: 1446, gso_payload: 44 * 1446 };
         let filled = 1448 - fpdu(46);
         let read = |size| ulpdu_max(size, false, limits, filled, (46, 0));
         assert_eq!(read(FpduSize::Auto), None);

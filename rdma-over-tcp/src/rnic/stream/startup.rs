@@ -8,7 +8,7 @@ use offload_engine::time::Instant;
 
 use super::{
     Ending, FullOperation, Phase, Stream,
-    accept_race::{NUDGES_MAX, Nudge},
+    accept_race::{AcceptRace, EMPTY_WRITES_MAX},
     receive::Receiver,
     transmit::Transmitter,
 };
@@ -123,7 +123,7 @@ impl Stream {
             may_send: false,
             limits,
             is_established: false,
-            nudge: Nudge::new(negotiated, peer),
+            accept_race: AcceptRace::new(negotiated, peer),
         }));
     }
 
@@ -285,7 +285,7 @@ impl Stream {
             may_send: false,
             limits: ReadLimit::default(),
             is_established: false,
-            nudge: Nudge::Never,
+            accept_race: AcceptRace::Never,
         }));
         self.ending = Ending::Fin;
         self.begin_terminate(objects, config, io);
@@ -355,48 +355,48 @@ impl Stream {
 
 /// Workaround for the accept race ([`accept_race`](super::accept_race)).
 impl Stream {
-    /// Starts the nudge timer when the first FPDU is passed to TCP.
+    /// Starts the timer of the first empty Write when the first FPDU is passed to TCP.
     #[inline]
-    pub(super) fn arm_nudge(&mut self, config: &Config, now: Instant) {
+    pub(super) fn arm_accept_race(&mut self, config: &Config, now: Instant) {
         let Phase::Operating(operation) = &mut self.phase else { return };
-        if operation.nudge == Nudge::Waiting && operation.transmitter.has_sent() {
-            let FullOperation { nudge, receiver, .. } = &mut **operation;
+        if operation.accept_race == AcceptRace::Waiting && operation.transmitter.has_sent() {
+            let FullOperation { accept_race, receiver, .. } = &mut **operation;
             let is_due = !receiver.has_received() && self.ending == Ending::Not;
-            *nudge = if is_due { Nudge::Armed { sent: 0 } } else { Nudge::Never };
+            *accept_race = if is_due { AcceptRace::Armed { sent: 0 } } else { AcceptRace::Never };
             if is_due {
-                self.deadline = Some(now + config.nudge_timeout);
+                self.deadline = Some(now + config.accept_race_timeout);
             }
         }
     }
 
-    /// Cancels the nudges: the peer has sent data.
+    /// Cancels the empty Writes: the peer has sent data.
     #[cold]
-    pub(super) fn cancel_nudges(&mut self) {
+    pub(super) fn cancel_accept_race(&mut self) {
         let Phase::Operating(operation) = &mut self.phase else { return };
-        operation.nudge = Nudge::Never;
+        operation.accept_race = AcceptRace::Never;
         if self.ending == Ending::Not {
             self.deadline = None;
         }
     }
 
-    /// Processes the expiry of the deadline. Returns true if it was that of a nudge.
-    pub(super) fn nudge_peer(
+    /// Processes the expiry of the deadline. Returns true if it was that of an empty Write.
+    pub(super) fn handle_accept_race_timeout(
         &mut self,
         objects: &mut Objects,
         config: &Config,
         now: Instant,
     ) -> bool {
         let Phase::Operating(operation) = &mut self.phase else { return false };
-        let Nudge::Armed { sent } = operation.nudge else { return false };
+        let AcceptRace::Armed { sent } = operation.accept_race else { return false };
         if self.ending != Ending::Not {
             return false;
         }
-        objects.counters.nudges += u64::from(operation.transmitter.nudge());
+        objects.counters.empty_writes += u64::from(operation.transmitter.schedule_empty_write());
         let sent = sent + 1;
-        operation.nudge = Nudge::Never;
-        if sent < NUDGES_MAX {
-            operation.nudge = Nudge::Armed { sent };
-            self.deadline = Some(now + config.nudge_timeout.saturating_mul(1 << sent));
+        operation.accept_race = AcceptRace::Never;
+        if sent < EMPTY_WRITES_MAX {
+            operation.accept_race = AcceptRace::Armed { sent };
+            self.deadline = Some(now + config.accept_race_timeout.saturating_mul(1 << sent));
         }
         true
     }

@@ -20,7 +20,7 @@ use crate::{
         connection::{cause::ConnectCause, connector::ConnectorState},
         objects::id::QpId,
         queues::{
-            qp::{LatePosts, QpState, ReceiveOutcome},
+            qp::{ErrorStatePosts, QpState, ReceiveOutcome},
             send_queue::{Progress, WorkRequest},
             wr::WqeKind,
         },
@@ -299,7 +299,7 @@ impl Stream {
     /// remain (NDK-DISC-2).
     fn refuse_posts(&self, objects: &mut Objects) {
         if let Some(qp) = self.qp.and_then(|id| objects.qps.get_mut(id))
-            && qp.late_posts == LatePosts::Refuse
+            && qp.error_state_posts == ErrorStatePosts::Refuse
         {
             qp.state = QpState::Error;
         }
@@ -319,11 +319,16 @@ impl Stream {
 
     /// Ends the stream of a connection that was lost without a Terminate.
     pub(crate) fn lost(&mut self, objects: &mut Objects, error: ConnectError) {
-        self.lost_by(objects, error, EndReason::Lost(error.into()));
+        self.lost_for_reason(objects, error, EndReason::Lost(error.into()));
     }
 
     /// As [`Stream::lost`], with this reason.
-    pub(crate) fn lost_by(&mut self, objects: &mut Objects, error: ConnectError, by: EndReason) {
+    pub(crate) fn lost_for_reason(
+        &mut self,
+        objects: &mut Objects,
+        error: ConnectError,
+        by: EndReason,
+    ) {
         self.end_connector(objects, Err(error), Some(by));
         self.phase = Phase::Ended;
         self.waiting = None;
@@ -334,7 +339,7 @@ impl Stream {
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config, now: Instant) {
         self.deadline = None;
         if self.ending == Ending::Not && self.expire_waiting()
-            || self.nudge_peer(objects, config, now)
+            || self.handle_accept_race_timeout(objects, config, now)
         {
             return;
         }

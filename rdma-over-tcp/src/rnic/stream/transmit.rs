@@ -47,7 +47,7 @@ use crate::{
         memory::region::{Owner, Regions},
         objects::id::QpId,
         queues::{
-            qp::{Pumped, Qp},
+            qp::{Qp, TransmitOutcome},
             send_queue::Progress,
         },
         status::WcStatus,
@@ -108,7 +108,7 @@ pub(super) struct Transmitter {
     pub(super) outstanding: VecDeque<Outstanding>,
     /// Maximum size in bytes of a message that is copied.
     copied_max: u32,
-    /// Message to send before the next one: the RTR, or a nudge.
+    /// Message to send before the next one: the RTR, or an empty Write.
     rtr: Option<RtrKind>,
     terminate: Option<Terminate>,
     has_sent: bool,
@@ -187,7 +187,7 @@ impl Transmitter {
 
     /// Schedules a zero-length Write, which has no effect at the peer. Within a message it does nothing, because the
     /// rest of the message has the same effect. Returns true if the Write is scheduled.
-    pub(super) const fn nudge(&mut self) -> bool {
+    pub(super) const fn schedule_empty_write(&mut self) -> bool {
         let is_between = self.message.is_none() && self.rtr.is_none();
         if is_between {
             self.rtr = Some(RtrKind::Write);
@@ -245,18 +245,18 @@ impl Transmitter {
         id: QpId,
         may_defer: bool,
         io: &mut impl LlpStream,
-    ) -> Result<Pumped, Failure> {
+    ) -> Result<TransmitOutcome, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
-        let Some(qp) = qps.get_mut(id) else { return Ok(Pumped::Drained) };
+        let Some(qp) = qps.get_mut(id) else { return Ok(TransmitOutcome::Drained) };
         while io.send_room() > 0 {
             if self.is_cutting_response() && io.send_outstanding() >= io.path_octets() {
-                return Ok(Pumped::Full);
+                return Ok(TransmitOutcome::Full);
             }
             let emss = io.effective_mss();
-            let limits = ListLimits { emss, super_segment: io.super_segment_max().max(emss) };
-            if may_defer && self.has_only_requests() && qp.flow.defers(limits.super_segment) {
+            let limits = ListLimits { emss, gso_payload: io.gso_payload_max().max(emss) };
+            if may_defer && self.has_only_requests() && qp.flow.defers(limits.gso_payload) {
                 qp.complete_done(completed);
-                return Ok(Pumped::Deferred);
+                return Ok(TransmitOutcome::Deferred);
             }
             let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
             let filled = self.fill(qp, regions, limits, &mut builder);
@@ -265,7 +265,7 @@ impl Transmitter {
                 io.keep(builder.list);
                 release_tail(qp, io);
                 qp.complete_done(completed);
-                return filled.map(|()| Pumped::Drained);
+                return filled.map(|()| TransmitOutcome::Drained);
             }
             qp.stats.lists_out += 1;
             qp.stats.fpdu_out += fpdus;
@@ -277,10 +277,10 @@ impl Transmitter {
             filled?;
             // A single message: the search for another one is skipped.
             if self.has_no_work(qp) {
-                return Ok(Pumped::Drained);
+                return Ok(TransmitOutcome::Drained);
             }
         }
-        Ok(Pumped::Full)
+        Ok(TransmitOutcome::Full)
     }
 
     /// Fills one list with FPDUs.

@@ -20,7 +20,7 @@ use super::{
     },
     queues::{
         cq::Cq,
-        qp::{Completed, Qp, ReceiveOutcome, Unpolled},
+        qp::{Completed, CompletionRetention, Qp, ReceiveOutcome},
         receive_queue::ReceiveQueue,
         srq::Srq,
     },
@@ -300,7 +300,7 @@ impl Objects {
     /// Removes the completions of a queue pair from its completion queues. No more of them are delivered.
     pub(crate) fn discard_completions(&mut self, id: QpId) {
         let Some(qp) = self.qps.get_mut(id) else { return };
-        qp.unpolled = Unpolled::Discard;
+        qp.retention = CompletionRetention::Discard;
         let cqs = [qp.receive_cq, qp.sends.cq];
         self.completed.retain(|completed| completed.completion.qp != id);
         for cq in cqs.into_iter().filter_map(|cq| self.cqs.get(cq)) {

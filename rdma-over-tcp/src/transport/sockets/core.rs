@@ -18,10 +18,10 @@ use std::{
 use hashbrown::HashMap;
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::{Guarded, moved_up},
+    descriptor::{Guarded, move_to_high_number},
     engine::Callback,
     link::{Direction, Recorder},
-    listing::{ConnectionRow, Moves, OffloadState, SocketState},
+    listing::{ConnectionRow, MigrationCounts, OffloadState, SocketState},
     runtime::Passive,
     socket::TcpInfo,
     time::{Duration, Instant},
@@ -137,7 +137,7 @@ impl SocketRnic {
         let name = move || StreamId(allocate(&names));
         Ok(Self {
             rnic: Rnic::new(config, Box::new(name), wake),
-            poller: Arc::new(moved_up(epoll::create(CreateFlags::CLOEXEC)?).into()),
+            poller: Arc::new(move_to_high_number(epoll::create(CreateFlags::CLOEXEC)?).into()),
             capture: None,
             is_aligned,
             streams: HashMap::new(),
@@ -187,7 +187,7 @@ impl SocketRnic {
                 offload: OffloadState::Kernel,
                 recv_q: Some(0),
                 send_q: Some(send_q),
-                moves: Moves::default(),
+                moves: MigrationCounts::default(),
             })
         };
         let listeners = self.listeners.iter().filter(|(_, listening)| !listening.is_closed);
@@ -206,14 +206,14 @@ impl SocketRnic {
     /// True if no byte, handshake or FIN sent is unacknowledged. Makes the kernel send pending acknowledgments at
     /// once.
     #[cfg(all(test, feature = "simulation"))]
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_quiescent(&self) -> bool {
         /// SYN-SENT, SYN-RECEIVED, FIN-WAIT-1, LAST-ACK and CLOSING.
         const WAITING: [u8; 5] = [2, 3, 4, 9, 11];
-        self.streams.values().fold(true, |is_at_rest, stream| {
+        self.streams.values().fold(true, |is_quiescent, stream| {
             // A closed one has nothing to acknowledge.
             let _ = sockopt::set_tcp_quickack(&stream.socket, true);
             let info = TcpInfo::of(stream.socket.as_fd()).expect("a TCP socket");
-            is_at_rest && info.unacked == 0 && !WAITING.contains(&info.state)
+            is_quiescent && info.unacked == 0 && !WAITING.contains(&info.state)
         })
     }
 
@@ -523,7 +523,7 @@ impl SocketRnic {
             return;
         }
         self.remove(id);
-        self.rnic.handle_gone(id, end_error(error));
+        self.rnic.handle_stream_lost(id, end_error(error));
     }
 
     fn expire(&mut self, now: Instant) -> bool {
@@ -535,7 +535,7 @@ impl SocketRnic {
             match self.streams.get(&id).map(|stream| (stream.stage, stream.send_state)) {
                 Some((Stage::Connecting, _)) => {
                     self.remove(id);
-                    self.rnic.handle_gone(id, ConnectError::TimedOut);
+                    self.rnic.handle_stream_lost(id, ConnectError::TimedOut);
                 }
                 // The peer has not sent its FIN: the kernel waits for it without the stream.
                 Some((_, SendState::FinAcknowledged)) => self.release(now, id),
@@ -628,7 +628,7 @@ impl Passive for SocketRnic {
             worked = true;
             self.execute(now, command);
         }
-        while let Some(id) = self.rnic.next_kick() {
+        while let Some(id) = self.rnic.next_scheduled() {
             worked = true;
             self.call(now, id, |rnic, io| rnic.handle_room(id, io));
             self.advance(now, id);
@@ -645,7 +645,7 @@ impl Passive for SocketRnic {
         self.rnic.has_work() || !self.ready.is_empty()
     }
 
-    fn wants_writable(&self) -> bool {
+    fn awaits_writable(&self) -> bool {
         // The epoll set includes it.
         false
     }

@@ -35,7 +35,7 @@ const LIST_BYTES: usize = 4 * 65_160;
 const DEFAULT_MSS: usize = 536;
 
 /// Bytes written between two runs of the loop above which posts may be delayed until the next one.
-const FLOWING_BYTES: usize = 4096;
+const BUSY_BYTES: usize = 4096;
 
 /// Stage of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -292,7 +292,7 @@ pub(super) struct SocketIo<'a> {
 impl LlpStream for SocketIo<'_> {
     type List = Buffers;
 
-    const MAY_REFUSE: bool = true;
+    const CAN_REFUSE_DATA: bool = true;
 
     fn resume_receive(&mut self) {
         if self.stream.receive_state == ReceiveState::Refused {
@@ -344,8 +344,8 @@ impl LlpStream for SocketIo<'_> {
         TcpInfo::of(self.stream.socket.as_fd()).is_some_and(|info| info.has_peer_closed())
     }
 
-    fn is_flowing(&self) -> bool {
-        self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > FLOWING_BYTES
+    fn is_busy(&self) -> bool {
+        self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > BUSY_BYTES
     }
 
     fn path_octets(&self) -> usize {
@@ -368,7 +368,7 @@ impl LlpStream for SocketIo<'_> {
         self.stream.mss
     }
 
-    fn super_segment_max(&self) -> usize {
+    fn gso_payload_max(&self) -> usize {
         LIST_BYTES.max(self.stream.mss) / self.stream.mss * self.stream.mss
     }
 }

@@ -32,7 +32,7 @@ const REQUESTS_MAX: usize = 6;
 /// Bytes of a large request.
 const LARGE: usize = 60_000;
 /// Content of memory without placed data; not a byte of a pattern.
-const UNTOUCHED: u8 = 0xee;
+const UNCHANGED: u8 = 0xee;
 /// Byte that the consumer writes to a source during a read, and to memory after its revocation.
 const LATER: u8 = 0xdd;
 /// Context of the Send after Writes.
@@ -100,7 +100,7 @@ impl End {
             (buffer, mr)
         };
         let (source, source_mr) = registered((0..bytes).map(pattern).collect());
-        let (sink, sink_mr) = registered(vec![UNTOUCHED; bytes]);
+        let (sink, sink_mr) = registered(vec![UNCHANGED; bytes]);
         let (results, end_reason) = (Vec::new(), Arc::default());
         let adapter = adapter.clone();
         Self { adapter, pd, cq, qp, source, source_mr, sink, sink_mr, results, end_reason }
@@ -222,7 +222,7 @@ fn network(rng: &mut Rand64, impairment: Impairment) -> Plan {
     for adapter in &mut plan.adapters {
         adapter.rtr = RtrSet::only(RtrKind::Write);
         adapter.rfc7306 = true;
-        if !matches!(impairment, Impairment::DeadPeer | Impairment::MtuChange) {
+        if !matches!(impairment, Impairment::SilentPeer | Impairment::MtuChange) {
             // No other limit may end a connection. A burst is counted in frames: with only handshakes or probes in
             // flight it lasts for minutes.
             adapter.keep_alive = None;
@@ -254,7 +254,7 @@ fn incident(rng: &mut Rand64, plan: &Plan, impairment: Impairment, bytes: usize)
             Incident::Narrow { after, mtu, is_notified: once_in(rng, 2) }
         }
         Impairment::Reset => Incident::Reset { after },
-        Impairment::DeadPeer => Incident::Dead { after },
+        Impairment::SilentPeer => Incident::Silent { after },
         _ => Incident::None,
     }
 }
@@ -298,7 +298,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
     let is_corrupt =
         matches!(impairment, Impairment::Corruption | Impairment::CorruptionWithoutCrc);
     if matches!(outcome, Err(Stall::Idle(_))) && is_corrupt {
-        run.give_up(&mut bench, &connectors[0]);
+        run.disconnect_at_limit(&mut bench, &connectors[0]);
     } else if let Err(stall) = outcome {
         let ends = [&run.near, &run.far].map(|end| {
             let status = |result: &NdkResultEx| (result.request_context, result.status);
@@ -309,7 +309,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
             (plan.policies, plan.link.mtu, plan.addresses, &run.slots, track.incident, track.count);
         panic!("{impairment:?}, {operation:?}, FLUE_SEED={seed}: {stall}\n{plan:?}\n{ends:?}");
     }
-    run.judge()
+    run.outcome()
 }
 
 impl Run {
@@ -443,7 +443,7 @@ impl Run {
 
     /// Disconnects by a time limit of the consumer (MPA-7.1.2-15): a length changed to a larger one makes the receiver
     /// wait for octets that are never sent.
-    fn give_up(&mut self, bench: &mut Bench, connector: &Connector) {
+    fn disconnect_at_limit(&mut self, bench: &mut Bench, connector: &Connector) {
         self.has_given_up = true;
         let done = CallbackResults::default();
         assert_eq!(connector.disconnect(done.callback()), NtStatus::PENDING);
@@ -471,7 +471,7 @@ impl Run {
     /// True if all requests are complete and, after a failure, the ends have their reasons. A dead end has none.
     fn is_over(&self) -> bool {
         let Self { near, far, .. } = self;
-        let is_dead = self.impairment == Impairment::DeadPeer;
+        let is_dead = self.impairment == Impairment::SilentPeer;
         let is_posted = self.posted == self.requests() || near.end_reason.get().is_some();
         let is_done = is_posted
             && near.results.len() == self.posted
@@ -489,14 +489,14 @@ impl Run {
         all(&self.near, self.requests()) && all(&self.far, self.expects_receives())
     }
 
-    fn judge(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         let is_exact = (0..).zip(&self.slots).all(|(context, slot)| self.is_exact(context, slot));
         match (is_exact, self.is_success()) {
             (false, _) => Outcome::Changed,
             (true, true) => Outcome::Exact,
             (true, false) => {
                 let far = match self.impairment {
-                    Impairment::DeadPeer => "dead".to_owned(),
+                    Impairment::SilentPeer => "dead".to_owned(),
                     _ => self.far.end_text(),
                 };
                 let near = match self.has_given_up {
@@ -544,7 +544,7 @@ impl Run {
         let may_be_later = self.impairment == Impairment::WriteMeanwhile;
         let content = end.sink_content(slot);
         (slot.at..).zip(content).all(|(at, byte)| {
-            byte == pattern(at) || byte == UNTOUCHED && !is_whole || byte == LATER && may_be_later
+            byte == pattern(at) || byte == UNCHANGED && !is_whole || byte == LATER && may_be_later
         })
     }
 

@@ -37,7 +37,7 @@ pub(crate) enum Incident {
     /// After that many bytes the receiver of the next ones gets a forged reset.
     Reset { after: usize },
     /// After that many bytes all frames are dropped.
-    Dead { after: usize },
+    Silent { after: usize },
 }
 
 /// State shared by both directions.
@@ -161,7 +161,7 @@ impl<L: Link> NetworkPort<L> {
         let track = &mut *self.track.lock();
         let Some(segment) = Editable::of(&data) else {
             let is_dead =
-                matches!(track.incident, Incident::Dead { after } if track.passed > after);
+                matches!(track.incident, Incident::Silent { after } if track.passed > after);
             return if is_dead { Vec::new() } else { vec![data] };
         };
         let payload = segment.payload.len();
@@ -189,7 +189,7 @@ impl<L: Link> NetworkPort<L> {
                 let reset = segment.reset();
                 vec![data, reset]
             }
-            Incident::Dead { after } if track.passed > after => {
+            Incident::Silent { after } if track.passed > after => {
                 track.count += 1;
                 Vec::new()
             }

@@ -56,7 +56,7 @@ pub(crate) enum Impairment {
     Reset,
     WriteMeanwhile,
     Revocation,
-    DeadPeer,
+    SilentPeer,
 }
 
 impl Impairment {
@@ -73,7 +73,7 @@ impl Impairment {
         Self::Reset,
         Self::WriteMeanwhile,
         Self::Revocation,
-        Self::DeadPeer,
+        Self::SilentPeer,
     ];
 
     const fn name(self) -> &'static str {
@@ -90,7 +90,7 @@ impl Impairment {
             Self::Reset => "RST",
             Self::WriteMeanwhile => "concurrent write",
             Self::Revocation => "concurrent revocation",
-            Self::DeadPeer => "end of the process",
+            Self::SilentPeer => "end of the process",
         }
     }
 
@@ -104,7 +104,7 @@ impl Impairment {
                 | Self::MtuChange
                 | Self::Reset
                 | Self::Revocation
-                | Self::DeadPeer
+                | Self::SilentPeer
         )
     }
 

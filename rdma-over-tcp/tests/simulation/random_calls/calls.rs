@@ -393,7 +393,7 @@ impl World {
 
     /// True occasionally: more often in seeds with wild consumers.
     fn is_wild(&mut self, rarity: usize) -> bool {
-        once_in(&mut self.rng, rarity * self.tameness)
+        once_in(&mut self.rng, rarity * self.wild_argument_rarity)
     }
 
     /// Occasionally selects one of this number of invalid arguments.

@@ -82,7 +82,7 @@ struct Callback {
 pub(crate) struct World {
     rng: Rand64,
     /// One of this many arguments is wild, or fewer.
-    tameness: usize,
+    wild_argument_rarity: usize,
     bench: Bench,
     addresses: [IpAddr; 2],
     pools: [Pool; 2],
@@ -134,10 +134,10 @@ impl World {
             memory
         });
         let pools = [0, 1].map(|_| Pool::default());
-        let tameness = [2, 20, 200][draw(&mut rng, 3)];
+        let wild_argument_rarity = [2, 20, 200][draw(&mut rng, 3)];
         let mut world = Self {
             rng,
-            tameness,
+            wild_argument_rarity,
             bench,
             addresses: plan.addresses,
             pools,

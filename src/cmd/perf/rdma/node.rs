@@ -10,10 +10,10 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_adapter::{AdapterOptions, OpenAdapter, control::server::Control};
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Ended, FpduSize,
-    Listener, ListenerConfig, NdkResultEx, NtStatus, Qp, ReadLimit,
+    Adapter, AdapterConfig, CallError, Connector, DisconnectReason, Disconnection, FpduSize,
+    Listener, ListenerConfig, NdkResultEx, NtStatus, PendingCall, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
-    turn_away,
+    reject_and_close,
 };
 
 use crate::{
@@ -131,7 +131,7 @@ impl PerfNode {
     }
 
     /// Returns the failure of a request whose connection may have ended.
-    pub(super) fn failed(&self, result: &NdkResultEx, ended: &Ended) -> Failure {
+    pub(super) fn failed(&self, result: &NdkResultEx, ended: &Disconnection) -> Failure {
         // The callback with the reason follows the flush, from another thread.
         if result.status == NtStatus::CANCELLED {
             return match self.wait(Some(REASON_LIMIT), || ended.reason()) {
@@ -201,7 +201,7 @@ impl PerfNode {
         qp: &Qp,
         remote: SocketAddr,
         opening: Opening,
-        ended: &Ended,
+        ended: &Disconnection,
     ) -> Result<(Connector, usize), Failure> {
         let connector = checked("create a connector", self.adapters[queue].create_connector())?;
         let (waiter, name) = (&mut &*self, format!("connect to {remote}"));
@@ -226,10 +226,15 @@ impl PerfNode {
     }
 
     /// Starts accepting a connection on a queue pair; the Reply carries the queue index.
-    pub(super) fn accept(&self, accepted: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
+    pub(super) fn accept(
+        &self,
+        accepted: &AcceptedConnection,
+        qp: &Qp,
+        ended: &Disconnection,
+    ) -> PendingCall {
         let AcceptedConnection { queue, connector } = accepted;
         let private_data = [*queue as u8];
-        Begun::begin(|done| {
+        PendingCall::begin(|done| {
             connector.accept(qp, READ_LIMIT, &private_data, Some(ended.event()), done)
         })
     }
@@ -246,7 +251,7 @@ impl PerfNode {
             let sender = sender.clone();
             let event = move |connector| {
                 if let Err(refused) = sender.try_send(AcceptedConnection { queue, connector }) {
-                    turn_away(&refused.into_inner().connector, b"flue perf: busy");
+                    reject_and_close(&refused.into_inner().connector, b"flue perf: busy");
                 }
             };
             let listener = checked("create a listener", adapter.create_listener(event))?;

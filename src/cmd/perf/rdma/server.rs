@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use rdma_over_tcp::ndk::{Begun, Connector, NtStatus, turn_away};
+use rdma_over_tcp::ndk::{Connector, NtStatus, PendingCall, reject_and_close};
 
 use super::{
     bandwidth::{self, Halves},
@@ -74,7 +74,7 @@ fn next_client(
             Ok(_) => Failure::work("data connection of an earlier session"),
             Err(failure) => failure,
         };
-        turn_away(&accepted.connector, b"flue perf: invalid request");
+        reject_and_close(&accepted.connector, b"flue perf: invalid request");
         console.remark(format_args!("client rejected: {why}"));
     }
 }
@@ -183,7 +183,7 @@ fn accept_lanes(
     incoming: &Receiver<AcceptedConnection>,
 ) -> Result<(), Failure> {
     let wanted = session.lanes.len();
-    let mut pending: Vec<(usize, Begun)> = Vec::new();
+    let mut pending: Vec<(usize, PendingCall)> = Vec::new();
     let (mut accepted, mut done) = (0, 0);
     let mut until = Instant::now() + ANSWER_LIMIT;
     while done < wanted {
@@ -208,7 +208,7 @@ fn accept_lanes(
                     pending.extend(begun.map(|begun| (index as usize, begun)));
                     accepted += 1;
                 }
-                _ => turn_away(&one.connector, b"flue perf: busy"),
+                _ => reject_and_close(&one.connector, b"flue perf: busy"),
             }
         }
         let mut failed = None;

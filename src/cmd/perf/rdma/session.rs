@@ -7,8 +7,8 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Begun, Connector, Cq, Data, Ended, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
-    QpLimits,
+    Connector, Cq, Data, Disconnection, NdkResultEx, NtStatus, OpFlags, OperationType, Pd,
+    PendingCall, Qp, QpLimits,
 };
 
 use super::{
@@ -50,7 +50,7 @@ pub(super) struct Dialogue<'n> {
     inbox: VecDeque<Message>,
     results: Box<[NdkResultEx; RESULTS_MAX]>,
     /// Reason of the peer's disconnect, if the peer ended a connection.
-    pub(super) ended: Ended,
+    pub(super) ended: Disconnection,
 }
 
 impl<'n> Dialogue<'n> {
@@ -81,7 +81,7 @@ impl<'n> Dialogue<'n> {
             mailbox,
             inbox: VecDeque::new(),
             results: Box::new([NdkResultEx::default(); RESULTS_MAX]),
-            ended: Ended::default(),
+            ended: Disconnection::default(),
         })
     }
 
@@ -108,7 +108,7 @@ impl<'n> Dialogue<'n> {
     /// Disconnects gracefully.
     pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
         if let Some(connector) = &self.connector {
-            let begun = Begun::begin(|done| connector.disconnect(done));
+            let begun = PendingCall::begin(|done| connector.disconnect(done));
             self.host.wait(Some(limit), || begun.status())?;
         }
         Ok(())
@@ -237,7 +237,7 @@ pub(super) struct Session<'n> {
     /// Number of prepared sizes, part of the QP context: identifies late completions of earlier lanes.
     generation: u32,
     /// Reason of the peer's disconnect, if the peer ended a lane.
-    lanes_ended: Ended,
+    lanes_ended: Disconnection,
     /// Lanes that may have room to post.
     ready: Vec<usize>,
     pub(super) depths: Depths,
@@ -298,7 +298,7 @@ impl<'n> Session<'n> {
             peer: Memory::default(),
             lanes: Vec::new(),
             generation: 0,
-            lanes_ended: Ended::default(),
+            lanes_ended: Disconnection::default(),
             ready: Vec::new(),
             depths,
             size_bytes,
@@ -318,7 +318,7 @@ impl<'n> Session<'n> {
         self.disconnect_lanes();
         self.close_lanes();
         self.generation += 1;
-        self.lanes_ended = Ended::default();
+        self.lanes_ended = Disconnection::default();
         self.size_bytes = size_bytes;
         self.slots = self.region.layout.slots(size_bytes, self.parameters.depth);
         self.region.prepare(self.slots, self.parameters.connections as usize);
@@ -374,7 +374,7 @@ impl<'n> Session<'n> {
         &mut self,
         index: usize,
         accepted: AcceptedConnection,
-    ) -> Result<Option<Begun>, Failure> {
+    ) -> Result<Option<PendingCall>, Failure> {
         let free = self.lanes.get(index).filter(|lane| lane.connector.is_none());
         let Some(lane) = free else { return Ok(None) };
         if lane.queue != accepted.queue {
@@ -720,9 +720,9 @@ impl<'n> Session<'n> {
     }
 
     /// Starts the graceful disconnect of the lanes.
-    fn disconnect_lanes(&self) -> Vec<Begun> {
+    fn disconnect_lanes(&self) -> Vec<PendingCall> {
         let connectors = self.lanes.iter().filter_map(|lane| lane.connector.as_ref());
-        connectors.map(|connector| Begun::begin(|done| connector.disconnect(done))).collect()
+        connectors.map(|connector| PendingCall::begin(|done| connector.disconnect(done))).collect()
     }
 
     /// Closes the objects of the lanes. Lanes without a graceful disconnect are aborted.

@@ -31,7 +31,7 @@ const CALL_MAX: Duration = Duration::from_millis(4);
 /// Reads or writes on one connection before the next one is served.
 const TURN_CALLS: usize = 16;
 /// Turns before control returns to the caller, which reads the clock.
-const TURNS: usize = 16;
+const TURNS_PER_CALL: usize = 16;
 /// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
@@ -244,7 +244,7 @@ impl Stack for Kernel {
         for socket in data.iter_mut() {
             self.set_blocking(socket, None)?;
         }
-        for turn in 0..TURNS {
+        for turn in 0..TURNS_PER_CALL {
             let mut moved = false;
             bulk.is_flushed = true;
             for socket in data.iter_mut() {

@@ -5,7 +5,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::{AllowedOutcomes, End, PROGRESS_TIMEOUT_MIN, SUPER_SEGMENT, World, stream::Stream};
+use super::{AllowedOutcomes, End, GSO_PAYLOAD_MAX, PROGRESS_TIMEOUT_MIN, World, stream::Stream};
 
 /// Time limit of the final phase: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
 const TIME_MAX: Duration = Duration::from_secs(1_200);
@@ -24,7 +24,7 @@ struct PeerReceiver {
 }
 
 impl World {
-    pub(super) fn run_honest_peer(&mut self) {
+    pub(super) fn run_conforming_peer(&mut self) {
         let started = self.now;
         let mut receiver = PeerReceiver { next: self.una, answer: true };
         let silent_since = receiver.next;
@@ -65,10 +65,10 @@ impl World {
     /// Polls the connection. True if it sent a segment.
     fn poll_connection(&mut self, receiver: &mut PeerReceiver) -> bool {
         let mut is_sent = false;
-        let limits = TxLimits { super_segment_max: SUPER_SEGMENT };
+        let limits = TxLimits { gso_payload_max: GSO_PAYLOAD_MAX };
         while let Some(transmit) = self.tcp.poll_transmit(self.now, limits) {
             is_sent = true;
-            self.check_transmit(&transmit, SUPER_SEGMENT);
+            self.check_transmit(&transmit, GSO_PAYLOAD_MAX);
             let from = SeqNum(self.setup.local_isn) + receiver.next as u32;
             let ahead = i64::from(transmit.seq.distance(from));
             let fin = transmit.flags.contains(Flags::FIN);

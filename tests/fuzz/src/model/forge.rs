@@ -19,7 +19,7 @@ enum Verdict {
     /// Both must be processed.
     Take,
     /// Either may be processed: the rules allow both, or depend on state that the model does not track.
-    Perhaps,
+    Ambiguous,
     /// Neither may be processed.
     Never,
 }
@@ -157,10 +157,10 @@ impl World {
         let over = phase == TcpPhase::TimeWait;
         // The right edge is outside the window, but it is SND.NXT of an honest peer that has filled the window.
         if stale || odd || over || ack < una || start == edge && start != nxt {
-            return Verdict::Perhaps;
+            return Verdict::Ambiguous;
         }
         if start == edge && end > start {
-            return Verdict::Perhaps;
+            return Verdict::Ambiguous;
         }
         Verdict::Take
     }

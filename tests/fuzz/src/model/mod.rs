@@ -20,7 +20,7 @@ use self::{requests::Requests, stream::Stream};
 use crate::script::{Op, Setup};
 
 /// Size of the largest GSO packet, in bytes.
-const SUPER_SEGMENT: usize = 65_160;
+const GSO_PAYLOAD_MAX: usize = 65_160;
 /// Maximum bytes posted by a run, so that it ends soon.
 const POSTED_MAX: u64 = 300_000;
 /// Minimum time without progress before a connection may be aborted.
@@ -169,7 +169,7 @@ pub fn run(setup: &Setup, ops: &[Op]) -> Summary {
         }
     }
     if world.end.is_none() {
-        world.run_honest_peer();
+        world.run_conforming_peer();
     }
     world.conclude()
 }
@@ -180,8 +180,8 @@ impl World {
         match op {
             Op::Segment(forged) => self.forge(forged),
             Op::Post { lists, len } => self.post(lists, len),
-            Op::Transmit { count, super_segments } => {
-                self.transmit(usize::from(count), super_segments);
+            Op::Transmit { count, gso_packets } => {
+                self.transmit(usize::from(count), gso_packets);
             }
             Op::Timer => self.fire_next_timer(),
             Op::Wait { micros } => {
@@ -228,16 +228,16 @@ impl World {
     }
 
     /// Sends all due segments, or at most `count`.
-    fn transmit(&mut self, count: usize, super_segments: bool) -> usize {
-        let super_segment_max = if super_segments { SUPER_SEGMENT } else { 0 };
+    fn transmit(&mut self, count: usize, gso_packets: bool) -> usize {
+        let gso_payload_max = if gso_packets { GSO_PAYLOAD_MAX } else { 0 };
         for sent in 0..count {
-            let limits = TxLimits { super_segment_max };
+            let limits = TxLimits { gso_payload_max };
             let Some(transmit) = self.tcp.poll_transmit(self.now, limits) else {
                 self.check_timers();
                 return sent;
             };
             assert!(sent < 10_000, "poll_transmit does not end");
-            self.check_transmit(&transmit, super_segment_max);
+            self.check_transmit(&transmit, gso_payload_max);
         }
         count
     }

@@ -68,13 +68,13 @@ impl Requests {
     }
 
     /// True if a FIN follows the posted data.
-    pub(super) fn wants_fin(&self) -> bool {
+    pub(super) fn has_pending_fin(&self) -> bool {
         self.graceful != Request::None
     }
 
     /// End of the sequence space that the peer must acknowledge, FIN included.
     pub(super) fn end(&self) -> u64 {
-        self.posted + u64::from(self.wants_fin())
+        self.posted + u64::from(self.has_pending_fin())
     }
 
     /// True if the FIN of this side is acknowledged.
@@ -88,7 +88,7 @@ impl Requests {
             let context = self.next_context;
             self.next_context += 1;
             chain.push_back(list(context, self.posted, len));
-            if self.wants_fin() {
+            if self.has_pending_fin() {
                 self.refused.insert(context);
                 continue;
             }
@@ -153,7 +153,7 @@ impl World {
     }
 
     pub(super) fn disconnect(&mut self, len: u16) {
-        if self.requests.wants_fin() {
+        if self.requests.has_pending_fin() {
             return;
         }
         let len = u64::from(len).min(POSTED_MAX.saturating_sub(self.requests.posted));

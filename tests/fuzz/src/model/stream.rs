@@ -15,7 +15,7 @@ pub(super) enum Stream {
 }
 
 /// One period of both streams, and one chunk more.
-static TRUTH: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+static STREAMS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     [0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f].map(|salt| {
         let places = 0..PERIOD + CHUNK as u64;
         places.map(|at| ((at % PERIOD + 1).wrapping_mul(salt) >> 56) as u8).collect()
@@ -26,7 +26,7 @@ impl Stream {
     /// Bytes from `at` on, at most [`CHUNK`] of them.
     fn chunk(self, at: u64, len: usize) -> &'static [u8] {
         let from = (at % PERIOD) as usize;
-        &TRUTH[self as usize][from..from + len.min(CHUNK)]
+        &STREAMS[self as usize][from..from + len.min(CHUNK)]
     }
 
     /// Appends `len` bytes from `at` on.

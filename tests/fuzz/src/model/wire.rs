@@ -8,7 +8,7 @@ use offload_engine::{
 use super::{End, World, stream::Stream};
 
 impl World {
-    pub(super) fn check_transmit(&mut self, transmit: &Transmit, super_segment_max: usize) {
+    pub(super) fn check_transmit(&mut self, transmit: &Transmit, gso_payload_max: usize) {
         let una = self.una;
         let distance = transmit.seq.distance(SeqNum(self.setup.local_isn) + una as u32);
         let start = una.cast_signed() + i64::from(distance);
@@ -26,7 +26,7 @@ impl World {
                 start >= una.cast_signed(),
                 "acknowledged bytes are retransmitted: {transmit:?}"
             );
-            self.check_data(transmit, start.cast_unsigned(), fin, super_segment_max);
+            self.check_data(transmit, start.cast_unsigned(), fin, gso_payload_max);
         } else {
             // An acknowledgment, or an empty probe one byte back (RFC 9293 §3.8.4).
             let legal = start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed();
@@ -41,7 +41,10 @@ impl World {
         let end = data_end + u64::from(fin);
         assert!(data_end <= self.requests.posted(), "more than was posted: {transmit:?}");
         if fin {
-            assert!(self.requests.wants_fin() && data_end == self.requests.posted(), "early FIN");
+            assert!(
+                self.requests.has_pending_fin() && data_end == self.requests.posted(),
+                "early FIN"
+            );
         }
         assert!(transmit.payload_len <= super_max.max(transmit.mss), "too large: {transmit:?}");
         assert_eq!(transmit.mss, self.mss());

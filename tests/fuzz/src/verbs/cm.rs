@@ -142,7 +142,7 @@ impl World {
         let errors = [EINVAL, EADDRNOTAVAIL, EADDRINUSE, ENODEV, ENETUNREACH, EHOSTUNREACH];
         let is_done = done("rdma_resolve_addr", returned, &errors);
         if is_done {
-            let stage = mem::replace(&mut self.ids[id].stage, Stage::AddressAsked);
+            let stage = mem::replace(&mut self.ids[id].stage, Stage::AddressRequested);
             assert!(matches!(stage, Stage::Idle | Stage::Bound), "rdma_resolve_addr in {stage:?}");
         } else if self.ids[id].stage == Stage::Idle && !source.is_null() {
             // The source may have been bound before the target was found to be unreachable.
@@ -166,11 +166,11 @@ impl World {
         let returned = unsafe { ffi::rdma_resolve_route(self.ids[id].raw, 1000) };
         let is_done = done("rdma_resolve_route", returned, &[EINVAL, ENODEV]);
         let stage = self.ids[id].stage;
-        let is_expected = matches!(stage, Stage::AddressAsked | Stage::AddressResolved);
+        let is_expected = matches!(stage, Stage::AddressRequested | Stage::AddressResolved);
         assert_eq!(is_done, is_expected, "rdma_resolve_route in {stage:?}");
         if is_done {
             // An address event that is still queued does not change this stage.
-            self.ids[id].stage = Stage::RouteAsked;
+            self.ids[id].stage = Stage::RouteRequested;
         }
         is_done
     }
@@ -194,7 +194,7 @@ impl World {
         let errors = [EINVAL, EISCONN, EADDRINUSE, EADDRNOTAVAIL, ENODEV];
         let is_done = done("rdma_connect", returned, &errors);
         let Id { stage, .. } = self.ids[id];
-        let may_connect = matches!(stage, Stage::RouteAsked | Stage::RouteResolved);
+        let may_connect = matches!(stage, Stage::RouteRequested | Stage::RouteResolved);
         assert!(!is_done || may_connect, "rdma_connect in {stage:?}");
         if is_done {
             let it = &mut self.ids[id];
@@ -393,15 +393,15 @@ impl World {
             RDMA_CM_EVENT_ADDR_RESOLVED => {
                 assert_eq!(status, 0, "{text}");
                 match stage {
-                    Stage::AddressAsked => self.ids[id].stage = Stage::AddressResolved,
-                    Stage::RouteAsked | Stage::RouteResolved | Stage::Connecting => {}
+                    Stage::AddressRequested => self.ids[id].stage = Stage::AddressResolved,
+                    Stage::RouteRequested | Stage::RouteResolved | Stage::Connecting => {}
                     _ => panic!("{text}"),
                 }
             }
             RDMA_CM_EVENT_ROUTE_RESOLVED => {
                 assert_eq!(status, 0, "{text}");
                 match stage {
-                    Stage::RouteAsked => self.ids[id].stage = Stage::RouteResolved,
+                    Stage::RouteRequested => self.ids[id].stage = Stage::RouteResolved,
                     Stage::Connecting => {}
                     _ => panic!("{text}"),
                 }

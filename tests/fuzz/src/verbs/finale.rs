@@ -37,8 +37,11 @@ impl World {
     /// Waits until pending connects, accepts and disconnects have had their event. Rejects requests.
     fn settle(&mut self) {
         let is_under_way = |stage| {
-            use Stage::{Accepting, AddressAsked, Connecting, Disconnecting, RouteAsked};
-            matches!(stage, AddressAsked | RouteAsked | Connecting | Accepting | Disconnecting)
+            use Stage::{Accepting, AddressRequested, Connecting, Disconnecting, RouteRequested};
+            matches!(
+                stage,
+                AddressRequested | RouteRequested | Connecting | Accepting | Disconnecting
+            )
         };
         self.pump(WAIT_LIMIT, |world| {
             for id in world.ids.numbers() {
@@ -61,27 +64,29 @@ impl World {
     /// Waits until every request that requires a completion has one.
     fn flush(&mut self) {
         self.qps.numbers().into_iter().for_each(|qp| self.modify_qp(qp, 6, 0));
-        let mut owing = Vec::new();
+        let mut outstanding = Vec::new();
         wait_until("requests of queue pairs in error complete", || {
             while self.turn() > 0 {}
-            owing = self.owing();
-            owing.is_empty()
+            outstanding = self.outstanding();
+            outstanding.is_empty()
         });
     }
 
     /// Requests that require a completion.
-    fn owing(&self) -> Vec<u64> {
-        let mut owing = Vec::new();
+    fn outstanding(&self) -> Vec<u64> {
+        let mut outstanding = Vec::new();
         for (number, qp) in self.qps.live() {
             if !self.may_have_failed(qp.send_cq) {
                 let sends = self.ledger.of(Queue::Send(number));
-                owing.extend(sends.filter(|(_, it)| it.is_signaled).map(|(number, _)| *number));
+                outstanding
+                    .extend(sends.filter(|(_, it)| it.is_signaled).map(|(number, _)| *number));
             }
             if !self.may_have_failed(qp.receive_cq) {
-                owing.extend(self.ledger.of(Queue::Receive(number)).map(|(number, _)| *number));
+                outstanding
+                    .extend(self.ledger.of(Queue::Receive(number)).map(|(number, _)| *number));
             }
         }
-        owing
+        outstanding
     }
 
     /// Waits until due events have arrived.

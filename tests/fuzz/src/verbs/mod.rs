@@ -53,7 +53,7 @@ macro_rules! summary {
 
         impl Summary {
             /// All counters zero.
-            pub const NOTHING: Self = Self { $($name: 0),* };
+            pub const ZERO: Self = Self { $($name: 0),* };
 
             /// True if every counter is at least that of `other`.
             #[must_use]

@@ -335,7 +335,7 @@ impl World {
                 continue;
             }
             if at == posted {
-                self.judge_refusal(qp, &planned, returned);
+                self.validate_refusal(qp, &planned, returned);
             }
             self.forget(planned);
         }
@@ -363,7 +363,7 @@ impl World {
     }
 
     /// Asserts that a valid request is rejected only with ENOMEM, and only if the queue is full.
-    fn judge_refusal(&self, qp: usize, planned: &Planned, returned: i32) {
+    fn validate_refusal(&self, qp: usize, planned: &Planned, returned: i32) {
         let outstanding = self.ledger.of(Queue::Send(qp)).count();
         let QpRoom { sends_max, takes_sends } = self.room(qp);
         match returned {
@@ -413,7 +413,7 @@ impl World {
         if status("ibv_wr_complete", returned, &[EINVAL, ENOMEM]) {
             self.sent(qp, planned);
         } else {
-            self.judge_refusal(qp, &planned, returned);
+            self.validate_refusal(qp, &planned, returned);
             self.forget(planned);
         }
     }

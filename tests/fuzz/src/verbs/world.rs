@@ -196,9 +196,9 @@ pub(super) struct Qp {
 pub(super) enum Stage {
     Idle,
     Bound,
-    AddressAsked,
+    AddressRequested,
     AddressResolved,
-    RouteAsked,
+    RouteRequested,
     RouteResolved,
     Connecting,
     Listening,

@@ -24,7 +24,7 @@ use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, Cq, CqNotify, NdkR
 use self::{
     cq::Completions,
     fpdu::{Decoding, Encoding},
-    tcp::{BATCH, Ends, SEGMENT_BYTES, SUPER_SEGMENT_BYTES},
+    tcp::{BATCH, Ends, GSO_PACKET_BYTES, SEGMENT_BYTES},
 };
 
 /// Small messages in one frame.
@@ -140,12 +140,14 @@ fn stream_iteration(name: &str) {
     let nodes = stations.nodes.clone();
     nodes[1].with(|pump, _| pump.listen(address(1, PORT)));
     nodes[0].with(|pump, _| pump.connect(address(1, PORT)));
-    while nodes.iter().any(|node| node.look(|pump| pump.offloaded().is_none())) {
+    while nodes.iter().any(|node| node.with_client(|pump| pump.offloaded().is_none())) {
         stations.step();
     }
     Rounds::run(Step::Receive, |round| {
-        let (sent, received) =
-            (nodes[0].look(|pump| pump.lists_sent), nodes[1].look(|pump| pump.bytes_received));
+        let (sent, received) = (
+            nodes[0].with_client(|pump| pump.lists_sent),
+            nodes[1].with_client(|pump| pump.bytes_received),
+        );
         nodes[0].with(|pump, _| pump.sends = true);
         nodes[0].with(|pump, _| pump.sends = false);
         let now = nodes[1].now();
@@ -158,7 +160,7 @@ fn stream_iteration(name: &str) {
             assert_eq!(bytes, (LISTS * SEGMENT_BYTES) as u64, "a whole batch in one iteration");
         }
         drop(core);
-        while nodes[0].look(|pump| pump.lists_sent) < sent + LISTS as u64 {
+        while nodes[0].with_client(|pump| pump.lists_sent) < sent + LISTS as u64 {
             stations.step();
         }
     });
@@ -245,9 +247,9 @@ fn cases() -> Vec<(&'static str, Case)> {
     let packing = |step| -> Case { Box::new(move |name| packed(name, step)) };
     vec![
         ("tcp-receive-1448", tcp(SEGMENT_BYTES, Step::Receive)),
-        ("tcp-receive-63712", tcp(SUPER_SEGMENT_BYTES, Step::Receive)),
+        ("tcp-receive-63712", tcp(GSO_PACKET_BYTES, Step::Receive)),
         ("tcp-transmit-1448", tcp(SEGMENT_BYTES, Step::Send)),
-        ("tcp-transmit-63712", tcp(SUPER_SEGMENT_BYTES, Step::Send)),
+        ("tcp-transmit-63712", tcp(GSO_PACKET_BYTES, Step::Send)),
         ("tcp-acknowledge", tcp(SEGMENT_BYTES, Step::Acknowledge)),
         ("classify", Box::new(|name| classified(name, false))),
         ("classify-checksum-1448", Box::new(|name| classified(name, true))),
@@ -269,7 +271,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 }
 
 fn main() {
-    assert_eq!(SUPER_SEGMENT_BYTES, 63_712, "the names of the cases contain this size");
+    assert_eq!(GSO_PACKET_BYTES, 63_712, "the names of the cases contain this size");
     let chosen = std::env::args().nth(1);
     for (name, case) in cases() {
         if chosen.as_deref().is_none_or(|chosen| chosen == name) {

@@ -6,7 +6,7 @@ use flue_guard::{counting::Usage, rdma::Operation};
 
 /// Links between the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum LinkKind {
     /// In memory, on virtual time; the core is called directly.
     Memory,
     /// TAPs on a bridge, with manual progress.
@@ -134,37 +134,39 @@ const fn rdma(operation: Operation, bytes: usize) -> Work {
     Work::Rdma { operation, bytes }
 }
 
-fn budget(place: Place, work: Work) -> [f64; 2] {
+fn budget(link_kind: LinkKind, work: Work) -> [f64; 2] {
     let mut rows = BUDGETS.into_iter();
     let row = rows.find(|(of, ..)| *of == work).expect("each work has a budget");
     let (_, memory, taps, sockets) = row;
-    match place {
-        Place::Memory => memory,
-        Place::Taps => taps,
-        Place::Sockets => sockets,
+    match link_kind {
+        LinkKind::Memory => memory,
+        LinkKind::Taps => taps,
+        LinkKind::Sockets => sockets,
     }
 }
 
 /// Rows of a place.
 #[derive(Debug)]
 pub(crate) struct Table {
-    place: Place,
+    link_kind: LinkKind,
     rows: String,
     over: Vec<String>,
 }
 
 impl Table {
-    pub(crate) fn new(place: Place) -> Self {
-        let rows =
-            format!("{place:?}, a message{:32} allocations     bytes     locks    frames\n", "");
-        Self { place, rows, over: Vec::new() }
+    pub(crate) fn new(link_kind: LinkKind) -> Self {
+        let rows = format!(
+            "{link_kind:?}, a message{:32} allocations     bytes     locks    frames\n",
+            ""
+        );
+        Self { link_kind, rows, over: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, work: Work, cost: Cost) {
         let Cost { allocations, bytes, locks, frames } = cost;
         self.rows +=
             &format!("{work:44} {allocations:11.3} {bytes:9.1} {locks:9.3} {frames:9.3}\n");
-        let [allocations_max, locks_max] = budget(self.place, work);
+        let [allocations_max, locks_max] = budget(self.link_kind, work);
         if allocations > allocations_max {
             self.over.push(format!("{work}: {allocations} allocations, not {allocations_max}"));
         }

@@ -22,7 +22,7 @@ use flue_test_support::needs::{Need, lacks};
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore};
 
 use self::{
-    budget::{Cost, Place, Work},
+    budget::{Cost, LinkKind, Work},
     sockets::SocketPair,
     taps::TapPair,
 };
@@ -102,7 +102,7 @@ impl StreamInMemory {
         stations.nodes[1].with(|pump, _| pump.listen(address(1, PORT)));
         stations.nodes[0].with(|pump, _| pump.connect(address(1, PORT)));
         let is_up = |stations: &Stations<Pump>| {
-            stations.nodes.iter().all(|node| node.look(|pump| pump.offloaded().is_some()))
+            stations.nodes.iter().all(|node| node.with_client(|pump| pump.offloaded().is_some()))
         };
         while !is_up(&stations) {
             stations.step();
@@ -118,7 +118,7 @@ impl Transport for StreamInMemory {
     /// Transfers `lists` lists in each direction.
     fn run(&mut self, lists: u64) {
         let sent = |stations: &Stations<Pump>| {
-            stations.nodes.iter().map(|node| node.look(|pump| pump.lists_sent)).min()
+            stations.nodes.iter().map(|node| node.with_client(|pump| pump.lists_sent)).min()
         };
         let end = sent(&self.0).map(|sent| sent + lists);
         while sent(&self.0) < end {
@@ -133,7 +133,7 @@ impl Transport for StreamInMemory {
 
 #[test]
 fn in_memory() {
-    let mut table = budget::Table::new(Place::Memory);
+    let mut table = budget::Table::new(LinkKind::Memory);
     for work in Work::all() {
         let cost = match work {
             Work::Stream { bytes } => measure(work, &mut StreamInMemory::new(bytes), 1),
@@ -148,7 +148,7 @@ fn in_memory() {
 
 #[test]
 fn on_kernel_sockets() {
-    let mut table = budget::Table::new(Place::Sockets);
+    let mut table = budget::Table::new(LinkKind::Sockets);
     for work in Work::all() {
         if let Work::Rdma { operation, bytes } = work {
             let mut transport = SocketPair::new(operation, bytes);
@@ -163,7 +163,7 @@ fn over_taps() {
     if lacks(NEEDS) {
         return;
     }
-    let mut table = budget::Table::new(Place::Taps);
+    let mut table = budget::Table::new(LinkKind::Taps);
     for work in Work::all() {
         let pair = TapPair::new();
         let cost = match work {

@@ -42,7 +42,7 @@ fn mark(what: &str) {
 
 /// System calls of one work.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Traced {
+struct SystemCalls {
     /// Reads of a TAP that returned a frame.
     reads: u64,
     /// Reads of a TAP that returned none.
@@ -55,7 +55,7 @@ struct Traced {
     others: BTreeMap<String, u64>,
 }
 
-impl Traced {
+impl SystemCalls {
     fn add(&mut self, call: &str) {
         let (name, arguments) = call.split_once('(').unwrap_or((call, ""));
         let is_tap = arguments.split(',').next().is_some_and(|first| first.contains("/net/tun"));
@@ -73,8 +73,8 @@ impl Traced {
 }
 
 /// System calls between the marks of a log of `strace -f -y`, by the text of the first mark.
-fn traced(log: &str) -> BTreeMap<String, Traced> {
-    let mut found = BTreeMap::<String, Traced>::new();
+fn traced(log: &str) -> BTreeMap<String, SystemCalls> {
+    let mut found = BTreeMap::<String, SystemCalls>::new();
     // Thread that has written a mark, and the mark's text.
     let mut open: Option<(String, String)> = None;
     for line in log.lines() {
@@ -135,7 +135,7 @@ fn system_calls_are_reads_and_writes() {
     );
     let mut others = Vec::new();
     for (number, work) in works().into_iter().enumerate() {
-        let Traced { reads, empty_reads, writes, memory, others: beside } =
+        let SystemCalls { reads, empty_reads, writes, memory, others: beside } =
             &seen[&number.to_string()];
         let each = |count: u64| count as f64 / MESSAGES as f64;
         let more: u64 = beside.values().sum();
@@ -173,6 +173,6 @@ fn strace_log_is_parsed() {
                7 sched_yield() = 0\n";
     let others = [("sched_yield()", 1), ("write(9<anon_inode:[eventfd]>)", 1)];
     let others = others.map(|(call, count)| (call.to_owned(), count)).into();
-    let expected = Traced { reads: 1, empty_reads: 1, writes: 1, memory: 1, others };
+    let expected = SystemCalls { reads: 1, empty_reads: 1, writes: 1, memory: 1, others };
     assert_eq!(traced(log), BTreeMap::from([("3".to_owned(), expected)]));
 }

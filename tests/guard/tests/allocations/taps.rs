@@ -36,7 +36,7 @@ fn plug(switch: &Switch, index: usize) -> Box<dyn Link> {
     let name = format!("tap{index}");
     let options = TapOptions::new(name.clone(), MTU as usize, VnetMode::On);
     let options = TapOptions { reclaim: ReclaimMode::Off, ..options };
-    switch.plug(&name, || open_tap(&options)).expect("a TAP with a virtio-net header").link
+    switch.attach(&name, || open_tap(&options)).expect("a TAP with a virtio-net header").link
 }
 
 impl TapPair {

@@ -144,7 +144,7 @@ impl Options {
 }
 
 /// Known result of some scripts in some modes.
-struct Known {
+struct KnownResult {
     scripts: String,
     modes: Vec<String>,
     expectation: Expectation,
@@ -161,7 +161,7 @@ enum Expectation {
     Passes,
 }
 
-impl Known {
+impl KnownResult {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(4, '|').map(str::trim);
         let (scripts, modes) = (fields.next()?, fields.next()?);
@@ -193,7 +193,7 @@ impl Known {
 }
 
 /// Lines of `differences.txt`. `@name | text` defines a reason that later lines refer to by name.
-fn read_known(path: &Path) -> Result<Vec<Known>, String> {
+fn read_known(path: &Path) -> Result<Vec<KnownResult>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut reasons: BTreeMap<String, String> = BTreeMap::new();
     let mut known = Vec::new();
@@ -206,7 +206,7 @@ fn read_known(path: &Path) -> Result<Vec<Known>, String> {
             continue;
         }
         let wrong = || format!("{}:{number}: {line}", path.display());
-        let mut entry = Known::parse(line).ok_or_else(wrong)?;
+        let mut entry = KnownResult::parse(line).ok_or_else(wrong)?;
         if let Expectation::Differs(reason) = &mut entry.expectation
             && reason.starts_with('@')
         {
@@ -380,7 +380,7 @@ impl Verdict {
 
 fn run_all(
     options: &Options,
-    known: &[Known],
+    known: &[KnownResult],
     stage: &StubDirectory,
 ) -> Result<Vec<Verdict>, String> {
     let mut scripts = Vec::new();
@@ -426,7 +426,7 @@ fn run_all(
 
 fn judge(
     options: &Options,
-    known: &[Known],
+    known: &[KnownResult],
     stage: &StubDirectory,
     path: &Path,
     name: &str,

@@ -10,13 +10,13 @@ pub(crate) struct Script {
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) line: usize,
-    pub(super) when: When,
+    pub(super) when: EventTime,
     pub(super) action: Action,
 }
 
 /// Time of an event, in microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct When {
+pub(super) struct EventTime {
     /// True for `*`: any time.
     pub(super) any: bool,
     /// True if relative to the end of the previous line.
@@ -70,7 +70,7 @@ pub(super) struct Call {
 
 #[derive(Debug)]
 pub(super) enum Argument {
-    Dots,
+    Ellipsis,
     Number(i64),
     /// `[value]`.
     Value(i64),
@@ -124,9 +124,9 @@ fn micros(text: &str) -> Result<i64, String> {
     Ok((seconds * 1e6).round() as i64)
 }
 
-fn when(text: &str) -> Result<When, String> {
+fn when(text: &str) -> Result<EventTime, String> {
     if text == "*" {
-        return Ok(When { any: true, relative: true, from: 0, to: 0, until: None });
+        return Ok(EventTime { any: true, relative: true, from: 0, to: 0, until: None });
     }
     let relative = text.starts_with('+');
     let plain = text.replace('+', "");
@@ -137,7 +137,7 @@ fn when(text: &str) -> Result<When, String> {
     } else {
         (micros(&plain)?, micros(&plain)?, None)
     };
-    Ok(When { any: false, relative, from, to, until })
+    Ok(EventTime { any: false, relative, from, to, until })
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
@@ -249,7 +249,7 @@ fn argument_list(text: &str) -> Result<Vec<Argument>, String> {
         let text = text.trim();
         let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         Ok(match (text, inner) {
-            ("...", _) => Argument::Dots,
+            ("...", _) => Argument::Ellipsis,
             (_, Some(inner)) => Argument::Value(sum(inner)?),
             (text, None) => Argument::Number(sum(text)?),
         })

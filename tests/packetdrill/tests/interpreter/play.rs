@@ -11,7 +11,7 @@ use std::{
 use flue_packetdrill::Adapter;
 
 use super::{
-    language::{Action, Argument, Call, Comparison, Event, Field, Packet, Script, When},
+    language::{Action, Argument, Call, Comparison, Event, EventTime, Field, Packet, Script},
     packet::Live,
 };
 
@@ -106,7 +106,7 @@ impl Player {
         }
     }
 
-    fn wait_for(&self, when: When) -> Outcome {
+    fn wait_for(&self, when: EventTime) -> Outcome {
         let wait = when.from - self.now();
         if let Ok(wait) = u32::try_from(wait) {
             self.adapter.sleep(wait);
@@ -114,7 +114,7 @@ impl Player {
         self.check_time(when, self.now())
     }
 
-    fn check_time(&self, when: When, now: i64) -> Outcome {
+    fn check_time(&self, when: EventTime, now: i64) -> Outcome {
         if when.any || (when.from - TOLERANCE..=when.to + TOLERANCE).contains(&now) {
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl Player {
     }
 
     /// Checks the next packet, merged from as many segments as the script's packet has bytes for.
-    fn expect(&mut self, when: When, packet: &Packet) -> Outcome {
+    fn expect(&mut self, when: EventTime, packet: &Packet) -> Outcome {
         let mut whole: Option<Live> = None;
         let mut piece = 0;
         loop {
@@ -264,7 +264,7 @@ impl Player {
         Ok(())
     }
 
-    fn call(&mut self, when: When, call: &Call) -> Outcome {
+    fn call(&mut self, when: EventTime, call: &Call) -> Outcome {
         self.finish_background()?;
         let (adapter, copy) = (self.adapter.clone(), call_of(call, &self.descriptors)?);
         if matches!(call.name.as_str(), "connect") {
@@ -303,7 +303,7 @@ impl Player {
             std::thread::yield_now();
         }
         let (result, ended) = handle.join().map_err(|_| "the thread of the call panicked")?;
-        let when = When { any: false, relative: false, from: until, to: until, until: None };
+        let when = EventTime { any: false, relative: false, from: until, to: until, until: None };
         self.check_time(when, ended - self.start)?;
         self.check_result(&call, result)
     }
@@ -340,7 +340,7 @@ struct LiveCall {
 fn call_of(call: &Call, descriptors: &HashMap<i64, i32>) -> Result<LiveCall, String> {
     let number = |argument: &Argument| match argument {
         Argument::Number(value) | Argument::Value(value) => *value,
-        Argument::Dots | Argument::Linger(..) => 0,
+        Argument::Ellipsis | Argument::Linger(..) => 0,
     };
     let numbers: Vec<i64> = call.arguments.iter().map(number).collect();
     let (script_fd, fd) = match (call.name.as_str(), numbers.first()) {

@@ -126,7 +126,7 @@ pub(super) struct Receiving {
     /// Rightmost edge advertised.
     pub(super) edge: u64,
     /// Ranges reported in SACK blocks.
-    pub(super) promised: Ranges,
+    pub(super) reported: Ranges,
     /// True if a segment has arrived since the host last sent one.
     pub(super) unanswered: bool,
 }

@@ -12,16 +12,16 @@
 //! |---|---|
 //! | `packet` | parsed frame and its integrity |
 //! | `arrivals` | input that the host may have processed, and input that it must have processed |
-//! | `judge` | legality of a sent segment, clause by clause ([`Clause`]) |
+//! | `checks` | legality of a sent segment, clause by clause ([`Clause`]) |
 //! | `feed` | frames of a running capture |
 //!
 //! Limits: connections are observed from their SYN; [`KEPT_BYTES_MAX`] of the bytes that the peer has
 //! acknowledged are kept; the first [`VIOLATIONS_MAX`] violations are reported.
 
 mod arrivals;
+mod checks;
 mod connection;
 mod feed;
-mod judge;
 mod packet;
 #[cfg(test)]
 mod tests;
@@ -58,7 +58,7 @@ pub struct Rules {
     /// Largest IP packet of the link, bytes.
     pub mtu: usize,
     /// True if the host passes GSO packets to its link, which are checked as a whole.
-    pub super_segments: bool,
+    pub gso_packets: bool,
     /// Largest window that the host is configured to advertise, bytes.
     pub window_max: u64,
     /// Maximum time until the host has processed a received frame. Zero in virtual time: frames of an earlier
@@ -72,7 +72,7 @@ pub struct Rules {
     pub resets: bool,
     /// True if the host may echo the latest timestamp received, as smoltcp does (RFC 7323 §4.3 defines which to
     /// echo).
-    pub like_smoltcp: bool,
+    pub echoes_latest_timestamp: bool,
 }
 
 /// Rule that a segment can violate.
@@ -165,7 +165,7 @@ pub struct Counts {
     /// RSTs.
     pub resets: u64,
     /// RSTs of the peer, on open connections.
-    pub resets_heard: u64,
+    pub peer_resets: u64,
     /// FINs, each counted once.
     pub fins: u64,
 }
@@ -176,7 +176,7 @@ pub struct Monitor {
     rules: Rules,
     connections: HashMap<(SocketAddr, SocketAddr), Connection>,
     violations: Vec<Violation>,
-    violations_not_kept: usize,
+    violations_dropped: usize,
     counts: Counts,
 }
 
@@ -187,7 +187,7 @@ impl Monitor {
             rules,
             connections: HashMap::new(),
             violations: Vec::new(),
-            violations_not_kept: 0,
+            violations_dropped: 0,
             counts: Counts::default(),
         }
     }
@@ -206,7 +206,7 @@ impl Monitor {
                 }
                 connection.record(time_ns, way, &packet);
                 let is_reset = packet.rst && !connection.is_closed();
-                self.counts.resets_heard += u64::from(is_reset);
+                self.counts.peer_resets += u64::from(is_reset);
                 let may_bind = self.rules.in_order || packet.payload.is_empty();
                 connection.arrived(time_ns, &packet, may_bind);
             }
@@ -218,7 +218,7 @@ impl Monitor {
         let connection = self.connections.entry(ends).or_default();
         connection.record(time_ns, Way::Sent, packet);
         let Err((clause, detail)) =
-            connection.judge(time_ns, packet, &self.rules, &mut self.counts)
+            connection.validate(time_ns, packet, &self.rules, &mut self.counts)
         else {
             return;
         };
@@ -226,7 +226,7 @@ impl Monitor {
             let before = connection.recent();
             self.violations.push(Violation { clause, time_ns, connection: ends, detail, before });
         } else {
-            self.violations_not_kept += 1;
+            self.violations_dropped += 1;
         }
     }
 
@@ -254,7 +254,7 @@ impl Monitor {
                 format!("\n  then {clause:?} at {time_ns} ns: {detail}")
             })
             .collect();
-        let more = self.violations_not_kept;
+        let more = self.violations_dropped;
         let Violation { clause, time_ns, detail, .. } = first;
         let text = format!(
             "{clause:?} at {time_ns} ns: {detail}\n{host}: {first}{}\n  and {more} more",

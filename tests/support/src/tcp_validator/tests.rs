@@ -108,12 +108,12 @@ impl Trace {
         let rules = Rules {
             mac: OUR_MAC,
             mtu: 1500,
-            super_segments: false,
+            gso_packets: false,
             window_max: 16_000,
             lag: Duration::ZERO,
             resets: false,
             in_order,
-            like_smoltcp: false,
+            echoes_latest_timestamp: false,
         };
         Self { monitor: Monitor::new(rules), now_ms: 1, timestamps: false, echo: 0, v6 }
     }
@@ -467,7 +467,7 @@ fn fins() {
 
 // RFC 9293 §3.8.6.
 #[test]
-fn the_peers_window() {
+fn peer_window_is_enforced() {
     legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &[7; 1400]));
         trace.sent(ours("", 1401, 1, &[7; 600]));
@@ -542,7 +542,7 @@ fn acknowledgments() {
 
 // RFC 7323 §2.4.
 #[test]
-fn the_right_edge() {
+fn right_edge_is_enforced() {
     let unit = 1 << OUR_SCALE;
     let advertised = u32::from(OUR_WINDOW) << OUR_SCALE;
     let full = vec![8; 1000];
@@ -610,7 +610,7 @@ fn echoes_of_timestamps() {
     };
     violates(Clause::Echo, ALL, back);
     let mut trace = Trace::open(ALL);
-    trace.monitor.rules.like_smoltcp = true;
+    trace.monitor.rules.echoes_latest_timestamp = true;
     back(&mut trace);
     assert_eq!(trace.clauses(), []);
     echo(THEIR_CLOCK + 4, &mut trace);
@@ -746,13 +746,13 @@ fn resets() {
         trace.sent(ours("R", 2, 2, &[]));
     });
     // RSTs of the peer count while the connection is open.
-    assert_eq!(legal(PLAIN, |trace| trace.received(theirs("R", 1, 1, &[]))).resets_heard, 1);
+    assert_eq!(legal(PLAIN, |trace| trace.received(theirs("R", 1, 1, &[]))).peer_resets, 1);
     let counts = legal(PLAIN, |trace| {
         close(trace);
         trace.received(theirs("", 2, 2, &[]));
         trace.received(theirs("R", 2, 2, &[]));
     });
-    assert_eq!(counts.resets_heard, 0);
+    assert_eq!(counts.peer_resets, 0);
 }
 
 #[test]

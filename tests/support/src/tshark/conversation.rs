@@ -1,6 +1,6 @@
 //! Invariants of every iWARP connection, checked on Wireshark's dissection.
 
-use super::{Fpdu, Pdu, PduKind, Place, Startup, opcode};
+use super::{BufferModel, Fpdu, Pdu, PduKind, Startup, opcode};
 
 /// Octets of DDP headers: RFC 5041 §4.2 and §4.3.
 const TAGGED_HEADER_OCTETS: u16 = 14;
@@ -79,7 +79,7 @@ fn assert_queues_numbered(direction: &[Fpdu]) {
     for of in 0..=2 {
         let (mut next, mut at) = (1u32, 0);
         for fpdu in direction {
-            let Place::Untagged { queue, msn, offset } = fpdu.place else { continue };
+            let BufferModel::Untagged { queue, msn, offset } = fpdu.buffer else { continue };
             assert!(queue <= 2, "RFC 5040 §4.2 has no queue {queue}");
             if queue != of {
                 continue;
@@ -98,7 +98,7 @@ fn assert_queues_numbered(direction: &[Fpdu]) {
 fn assert_tagged_gapless(direction: &[Fpdu]) {
     let mut open: Option<(u32, u64)> = None;
     for fpdu in direction {
-        let Place::Tagged { stag, offset } = fpdu.place else { continue };
+        let BufferModel::Tagged { stag, offset } = fpdu.buffer else { continue };
         if let Some(expected) = open {
             assert_eq!((stag, offset), expected, "a gap in a tagged message: {fpdu:?}");
         }
@@ -117,8 +117,8 @@ fn assert_reads_answered(asks: &[Fpdu], answers: &[Fpdu]) {
             let part = responses.next();
             let part = part.unwrap_or_else(|| panic!("no answer to {request:?}"));
             let offset = request.sink_offset.wrapping_add(u64::from(got));
-            let expected = Place::Tagged { stag: request.sink_stag, offset };
-            assert_eq!(part.place, expected, "the answer to {request:?}");
+            let expected = BufferModel::Tagged { stag: request.sink_stag, offset };
+            assert_eq!(part.buffer, expected, "the answer to {request:?}");
             got += payload_octets(part, TAGGED_HEADER_OCTETS);
             if part.last {
                 break;
@@ -134,16 +134,16 @@ mod tests {
     use super::super::{Crc, ReadRequest, Returned};
     use super::*;
 
-    fn fpdu(opcode: u8, place: Place, payload: u16, last: bool) -> Fpdu {
-        let header = match place {
-            Place::Tagged { .. } => TAGGED_HEADER_OCTETS,
-            Place::Untagged { .. } => UNTAGGED_HEADER_OCTETS,
+    fn fpdu(opcode: u8, buffer: BufferModel, payload: u16, last: bool) -> Fpdu {
+        let header = match buffer {
+            BufferModel::Tagged { .. } => TAGGED_HEADER_OCTETS,
+            BufferModel::Untagged { .. } => UNTAGGED_HEADER_OCTETS,
         };
         Fpdu {
             ulpdu_length: header + payload,
             crc: Crc::Good,
             last,
-            place,
+            buffer,
             opcode,
             invalidate_stag: None,
             read_request: None,
@@ -154,11 +154,11 @@ mod tests {
     }
 
     fn send(msn: u32, offset: u32, payload: u16, last: bool) -> Fpdu {
-        fpdu(opcode::SEND, Place::Untagged { queue: 0, msn, offset }, payload, last)
+        fpdu(opcode::SEND, BufferModel::Untagged { queue: 0, msn, offset }, payload, last)
     }
 
     fn write(stag: u32, offset: u64, payload: u16, last: bool) -> Fpdu {
-        fpdu(opcode::WRITE, Place::Tagged { stag, offset }, payload, last)
+        fpdu(opcode::WRITE, BufferModel::Tagged { stag, offset }, payload, last)
     }
 
     fn fails(judge: impl FnOnce() + std::panic::UnwindSafe) -> bool {
@@ -195,8 +195,8 @@ mod tests {
             source_stag: 1,
             source_offset: 0,
         };
-        let place = Place::Untagged { queue: 1, msn: 1, offset: 0 };
-        let request = fpdu(opcode::READ_REQUEST, place, 28, true);
+        let buffer = BufferModel::Untagged { queue: 1, msn: 1, offset: 0 };
+        let request = fpdu(opcode::READ_REQUEST, buffer, 28, true);
         let request = [Fpdu { read_request: Some(asked), ..request }];
         let response = |stag: u32, offset: u64, payload: u16, last: bool| Fpdu {
             opcode: opcode::READ_RESPONSE,

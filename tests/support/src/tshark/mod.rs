@@ -270,7 +270,7 @@ pub struct Fpdu {
     /// L bit of DDP.
     pub last: bool,
     /// DDP placement of the payload.
-    pub place: Place,
+    pub buffer: BufferModel,
     /// RDMAP opcode, RFC 5040 §4.1.
     pub opcode: u8,
     /// Invalidate STag of a Send with Invalidate.
@@ -298,7 +298,7 @@ pub struct Returned {
 
 /// DDP's two buffer models, RFC 5041 §4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum BufferModel {
     /// Tagged.
     Tagged {
         /// Steering tag.
@@ -485,13 +485,13 @@ fn fpdu(mpa: &Element, upper: &Element) -> Fpdu {
         Some(check) if check.showname.contains("Good CRC32") => Crc::Good,
         Some(_) => Crc::Bad,
     };
-    let place = if upper.bit("iwarp_ddp.tagged_flag") {
-        Place::Tagged {
+    let buffer = if upper.bit("iwarp_ddp.tagged_flag") {
+        BufferModel::Tagged {
             stag: upper.number("iwarp_ddp.stag"),
             offset: upper.number("iwarp_ddp.tagged_offset"),
         }
     } else {
-        Place::Untagged {
+        BufferModel::Untagged {
             queue: upper.number("iwarp_ddp.qn"),
             msn: upper.number("iwarp_ddp.msn"),
             offset: upper.number("iwarp_ddp.mo"),
@@ -501,7 +501,7 @@ fn fpdu(mpa: &Element, upper: &Element) -> Fpdu {
         ulpdu_length: mpa.number("iwarp_mpa.ulpdulength"),
         crc,
         last: upper.bit("iwarp_ddp.last_flag"),
-        place,
+        buffer,
         opcode: upper.number("iwarp_rdma.opcode"),
         invalidate_stag: upper.maybe_number("iwarp_rdma.inval_stag"),
         read_request: upper.find("iwarp_rdma.rr").map(read_request),

@@ -16,7 +16,7 @@ use offload_engine::thread;
 
 use crate::guard::Errno;
 
-struct Kept {
+struct KeptAlive {
     /// Descriptor and its rsocket.
     socket: (RawFd, Weak<Socket>),
     interval: Duration,
@@ -25,7 +25,7 @@ struct Kept {
 
 /// rsockets of a process, and its thread.
 struct Service {
-    kept: Mutex<(Vec<Kept>, bool)>,
+    kept: Mutex<(Vec<KeptAlive>, bool)>,
     changed: Condvar,
 }
 
@@ -34,7 +34,7 @@ static SERVICES: [Service; GENERATIONS_MAX] =
         GENERATIONS_MAX];
 
 impl Service {
-    fn lock(&self) -> MutexGuard<'_, (Vec<Kept>, bool)> {
+    fn lock(&self) -> MutexGuard<'_, (Vec<KeptAlive>, bool)> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ pub(super) fn set(
     kept.0.retain(|it| it.socket.0 != descriptor);
     if let Some(interval) = interval {
         let due = Instant::now() + interval;
-        kept.0.push(Kept { socket: (descriptor, Arc::downgrade(socket)), interval, due });
+        kept.0.push(KeptAlive { socket: (descriptor, Arc::downgrade(socket)), interval, due });
         if !kept.1 {
             thread::start("flue-keepalive", || service.run())?;
             kept.1 = true;

@@ -31,7 +31,7 @@ fn events(wanted: c_short, readiness: Readiness) -> c_short {
 }
 
 /// Descriptors of a call: rsockets, and others in the form of the kernel.
-struct Watched<'a> {
+struct PollSet<'a> {
     all: &'a mut [pollfd],
     sockets: Vec<(usize, Arc<Socket>)>,
     /// rsockets of another process.
@@ -41,7 +41,7 @@ struct Watched<'a> {
     kernel: Vec<pollfd>,
 }
 
-impl<'a> Watched<'a> {
+impl<'a> PollSet<'a> {
     /// `None`: no rsocket.
     fn new(all: &'a mut [pollfd]) -> Option<Self> {
         let (mut sockets, mut places, mut kernel) = (Vec::new(), Vec::new(), Vec::new());
@@ -131,13 +131,13 @@ impl<'a> Watched<'a> {
             }
             let Some((_, first)) = self.sockets.first().cloned() else { return Ok(0) };
             let waker = first.waker()?;
-            self.sockets.iter().for_each(|(_, socket)| socket.enter(&waker));
+            self.sockets.iter().for_each(|(_, socket)| socket.add_waker(&waker));
             let count = self.check();
             let slept = match count {
                 0 => self.poll_kernel(Some(waker.descriptor().as_raw_fd()), left()),
                 _ => Ok(()),
             };
-            self.sockets.iter().for_each(|(_, socket)| socket.leave(&waker));
+            self.sockets.iter().for_each(|(_, socket)| socket.remove_waker(&waker));
             first.put_back(waker);
             let count = self.check();
             if count > 0 {
@@ -161,7 +161,7 @@ pub(crate) unsafe extern "C" fn rpoll(
         }
         // SAFETY: the program passes this many.
         let all = unsafe { std::slice::from_raw_parts_mut(descriptors, count) };
-        let Some(mut watched) = Watched::new(all) else { return Ok(0) };
+        let Some(mut watched) = PollSet::new(all) else { return Ok(0) };
         is_mixed = true;
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         watched.wait(timeout).map(|count| c_int::try_from(count).unwrap_or(c_int::MAX))
@@ -211,7 +211,7 @@ pub(crate) unsafe extern "C" fn rselect(
             Ok::<_, Errno>(whole.saturating_add(Duration::from_micros(micros)))
         });
         let time = time.transpose()?;
-        let Some(mut watched) = Watched::new(&mut all) else { return Ok(0) };
+        let Some(mut watched) = PollSet::new(&mut all) else { return Ok(0) };
         is_mixed = true;
         watched.wait(time)?;
         if all.iter().any(|descriptor| descriptor.revents & POLLNVAL != 0) {

@@ -91,7 +91,7 @@ pub(crate) extern "C" fn rclose(descriptor: c_int) -> c_int {
         if table::close_inherited(descriptor)? {
             return Ok(());
         }
-        let socket = table::leave(descriptor)?;
+        let socket = table::remove(descriptor)?;
         let _ = keep_alive::set(descriptor, &socket, None);
         socket.close(options::linger(descriptor));
         // SAFETY: the descriptor is that of the rsocket, which was removed from the table.

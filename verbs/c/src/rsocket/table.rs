@@ -138,7 +138,7 @@ pub(super) fn close_inherited(descriptor: c_int) -> Result<bool, Errno> {
 }
 
 /// Removes an rsocket. Its descriptor remains open.
-pub(super) fn leave(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
+pub(super) fn remove(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
     find(descriptor)?;
     own()?.remove(&descriptor).map(|entry| entry.socket).ok_or(Errno(libc::EBADF))
 }

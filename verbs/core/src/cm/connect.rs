@@ -147,7 +147,7 @@ impl Id {
         let dialed =
             self.device().with(|core, _| self.dial(core, connector, &qp, addresses, &parameters));
         if dialed.is_err() {
-            self.give_up(connector);
+            self.close_failed_attempt(connector);
             self.report_failure(ConnectError::Refused, None);
         }
     }
@@ -229,13 +229,13 @@ impl Id {
             (cause, is_repeated)
         });
         if !is_repeated {
-            self.give_up(connector);
+            self.close_failed_attempt(connector);
             self.report_failure(error, cause);
         }
     }
 
     /// Closes the connector of a failed attempt.
-    fn give_up(&self, connector: ConnectorId) {
+    fn close_failed_attempt(&self, connector: ConnectorId) {
         {
             let mut inner = self.lock();
             inner.connector = None;

@@ -15,7 +15,7 @@ use super::{
 use crate::{errno::Errno, mr::Mr};
 
 /// Send queue entries reserved for Shutdown and Disconnect.
-const REQUESTS_OF_THE_END: u32 = 2;
+const SHUTDOWN_REQUESTS: u32 = 2;
 
 /// Buffer of the program that the peer may write.
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl Connection {
     }
 
     const fn has_control(&self, requests: u32) -> bool {
-        self.control + requests + REQUESTS_OF_THE_END <= CONTROL_REQUESTS
+        self.control + requests + SHUTDOWN_REQUESTS <= CONTROL_REQUESTS
     }
 
     const fn is_live(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Socket {
-    /// Receives available bytes into `pieces`, or all bytes with `wants_all`. 0: end of the stream. A peek leaves the
+    /// Receives available bytes into `pieces`, or all bytes with `is_wait_all`. 0: end of the stream. A peek leaves the
     /// bytes in the ring.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Socket {
         pieces: &mut [&mut [u8]],
         is_nonblocking: bool,
         is_peek: bool,
-        wants_all: bool,
+        is_wait_all: bool,
     ) -> Result<usize, Errno> {
         let room: usize = pieces.iter().map(|piece| piece.len()).sum();
         if room == 0 {
@@ -38,7 +38,7 @@ impl Socket {
                 Err(None) => return None,
                 Err(Some(error)) => return Some(Err(error)),
             };
-            if is_peek && wants_all {
+            if is_peek && is_wait_all {
                 // The peer may send no more than half of the ring until the application reads.
                 let enough = room.min(connection.resources.sizes.half as usize);
                 if connection.unread() < enough && !connection.is_read_over() && !is_nonblocking {
@@ -49,7 +49,7 @@ impl Socket {
                 Ok(0) => Some(Ok(())),
                 Ok(count) => {
                     total += count;
-                    (total == room || !wants_all || is_peek).then_some(Ok(()))
+                    (total == room || !is_wait_all || is_peek).then_some(Ok(()))
                 }
                 Err(error) => Some(Err(error)),
             }

@@ -206,7 +206,7 @@ mod tests {
     proptest! {
         // A sender within its limits is never rejected and never starved, and the bytes keep their order.
         #[test]
-        fn a_peer_that_keeps_to_its_grants(
+        fn peer_within_its_grants_is_served(
             half in 1_u32..64, credits in 2_u16..20, steps in prop::collection::vec(1_usize..90, 1..400),
         ) {
             let mut receiver = Receiver::new(half, credits);
@@ -243,7 +243,7 @@ mod tests {
 
         // Unread bytes never exceed the ring.
         #[test]
-        fn a_peer_that_does_not(
+        fn peer_beyond_its_grants_is_detected(
             half in 1_u32..64, credits in 2_u16..20,
             steps in prop::collection::vec((any::<u32>(), any::<bool>(), 0_usize..200), 1..200),
         ) {

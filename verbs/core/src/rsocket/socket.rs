@@ -323,11 +323,11 @@ impl Socket {
         }
         loop {
             let waker = self.waker()?;
-            self.wakers.enter(&waker);
+            self.wakers.add(&waker);
             self.arm();
             let found = self.attempt(&mut attempt);
             let slept = if found.is_none() { waker.wait() } else { Ok(()) };
-            self.wakers.leave(&waker);
+            self.wakers.remove(&waker);
             self.put_back(waker);
             if let Some(result) = found {
                 return result;
@@ -356,15 +356,15 @@ impl Socket {
         }
     }
 
-    /// Registers `waker` for changes until [`Socket::leave`]. The caller must check the state afterwards.
-    pub fn enter(&self, waker: &Arc<Waker>) {
-        self.wakers.enter(waker);
+    /// Registers `waker` for changes until [`Socket::remove_waker`]. The caller must check the state afterwards.
+    pub fn add_waker(&self, waker: &Arc<Waker>) {
+        self.wakers.add(waker);
         self.arm();
     }
 
-    /// Ends [`Socket::enter`].
-    pub fn leave(&self, waker: &Arc<Waker>) {
-        self.wakers.leave(waker);
+    /// Ends [`Socket::add_waker`].
+    pub fn remove_waker(&self, waker: &Arc<Waker>) {
+        self.wakers.remove(waker);
     }
 
     fn arm(&self) {
@@ -431,7 +431,7 @@ impl Socket {
         let deadline = Instant::now().checked_add(time);
         let mut attempt = |state: &mut SocketState| is_done(state).then_some(Ok(()));
         let Ok(waker) = self.waker() else { return };
-        self.wakers.enter(&waker);
+        self.wakers.add(&waker);
         loop {
             self.arm();
             self.device().progress();
@@ -449,7 +449,7 @@ impl Socket {
                 let _ = waker.wait();
             }
         }
-        self.wakers.leave(&waker);
+        self.wakers.remove(&waker);
     }
 
     /// Closes the rsocket: sends buffered data, disconnects, and frees its objects. Calls of other threads return

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use offload_engine::descriptor::{Guarded, moved_up};
+use offload_engine::descriptor::{Guarded, move_to_high_number};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io,
@@ -28,7 +28,9 @@ impl Waker {
     /// # Errors
     /// `EMFILE`, `ENFILE`: no descriptor available.
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self { descriptor: moved_up(eventfd(0, EventfdFlags::CLOEXEC)?).into() }))
+        Ok(Arc::new(Self {
+            descriptor: move_to_high_number(eventfd(0, EventfdFlags::CLOEXEC)?).into(),
+        }))
     }
 
     /// Returns the descriptor, which is readable after a wake-up.
@@ -80,12 +82,12 @@ pub(super) struct Wakers {
 
 impl Wakers {
     /// Adds a waker.
-    pub(super) fn enter(&self, waker: &Arc<Waker>) {
+    pub(super) fn add(&self, waker: &Arc<Waker>) {
         lock(&self.waiting).push(waker.clone());
     }
 
     /// Removes a waker.
-    pub(super) fn leave(&self, waker: &Arc<Waker>) {
+    pub(super) fn remove(&self, waker: &Arc<Waker>) {
         let mut waiting = lock(&self.waiting);
         if let Some(at) = waiting.iter().position(|it| Arc::ptr_eq(it, waker)) {
             waiting.swap_remove(at);
@@ -112,12 +114,12 @@ mod tests {
     fn wake_reaches_all_registered_threads() {
         let (wakers, first, second) =
             (Wakers::default(), Waker::new().unwrap(), Waker::new().unwrap());
-        wakers.enter(&first);
-        wakers.enter(&second);
+        wakers.add(&first);
+        wakers.add(&second);
         wakers.wake();
         first.wait().unwrap();
         second.wait().unwrap();
-        wakers.leave(&first);
+        wakers.remove(&first);
         std::thread::scope(|scope| {
             scope.spawn(|| second.wait().unwrap());
             wakers.wake();

@@ -59,7 +59,7 @@ impl Bench {
     }
 }
 
-fn super_segment(ipv6: bool) -> (Vec<u8>, TxOffload) {
+fn gso_packet(ipv6: bool) -> (Vec<u8>, TxOffload) {
     let (frame, place) = partial_frame(ipv6, 0, &pattern(60_000));
     let offload = segment_offload(&frame, place, 1400);
     (frame, offload)
@@ -72,7 +72,7 @@ const PIECES: u64 = 43;
 fn clean_wire_passes_gso_packets_unsegmented() {
     for ipv6 in [false, true] {
         let mut bench = Bench::new(CLEAN, CLEAN);
-        let (frame, offload) = super_segment(ipv6);
+        let (frame, offload) = gso_packet(ipv6);
         transmit(&mut bench.left, Instant::ZERO, &frame, offload);
         transmit(&mut bench.right, Instant::ZERO, &frame, offload);
         bench.settle(Instant::ZERO);
@@ -126,7 +126,7 @@ fn delay_keeps_gso_packets_and_loss_segments_them() {
     let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
     let lossy = Impairments { drop_pct: 1e-6, ..CLEAN };
     let mut bench = Bench::new(late, lossy);
-    let (frame, offload) = super_segment(false);
+    let (frame, offload) = gso_packet(false);
     transmit(&mut bench.left, Instant::ZERO, &frame, offload);
     transmit(&mut bench.right, Instant::ZERO, &frame, offload);
     bench.settle(Instant::ZERO);
@@ -161,7 +161,7 @@ fn frames_are_timestamped_after_reception() {
 fn checksums_are_left_to_device_without_corruption() {
     let run = |settings| {
         let mut bench = Bench::new(settings, CLEAN);
-        let (frame, offload) = super_segment(false);
+        let (frame, offload) = gso_packet(false);
         transmit(&mut bench.left, Instant::ZERO, &frame, offload);
         let (small, place) = partial_frame(true, 60_000, &pattern(10));
         let offload = TxOffload { checksum: Some(place), segment: None };
@@ -184,7 +184,7 @@ fn checksums_are_left_to_device_without_corruption() {
 #[test]
 fn link_without_offloads_receives_complete_frames() {
     let mut bench = Bench::with_offloads(CLEAN, CLEAN, [true, false]);
-    let (frame, offload) = super_segment(true);
+    let (frame, offload) = gso_packet(true);
     transmit(&mut bench.left, Instant::ZERO, &frame, offload);
     let (small, place) = partial_frame(false, 60_000, &pattern(10));
     let offload = TxOffload { checksum: Some(place), segment: None };

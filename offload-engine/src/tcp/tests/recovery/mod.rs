@@ -285,11 +285,11 @@ fn lost_part_of_gso_packet_is_retransmitted() {
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
     bench.post(20 * MSS as usize);
-    let first = bench.transmit(SUPER);
+    let first = bench.transmit(GSO);
     assert_eq!(first.iter().map(|sent| sent.payload_len).collect::<Vec<_>>(), [10 * 1460]);
     bench.now += RTT;
     sack(&mut bench, 3, &[block(5, 10)]);
-    let again = bench.transmit(SUPER);
+    let again = bench.transmit(GSO);
     let shape: Vec<_> = again.iter().map(|t| (t.seq, t.payload_len, t.retransmission)).collect();
     assert_eq!(shape[0], (LOCAL + 3 * MSS, 2 * 1460, true));
     assert!(shape[1..].iter().all(|(_, _, resent)| !resent));

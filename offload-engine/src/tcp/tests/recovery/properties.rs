@@ -8,7 +8,7 @@ use super::*;
 #[derive(Clone, Debug)]
 struct Turn {
     /// Lost, late or duplicated segments: two bits per segment.
-    fates: u64,
+    outcomes: u64,
     /// Lost acknowledgments: one bit per segment.
     acks_lost: u64,
     micros: u64,
@@ -19,7 +19,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     // The AND of two masks sets a quarter of the bits.
     let sparse = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| a & b);
     (sparse(), sparse(), 1_u64..30_000, 0_usize..20_000)
-        .prop_map(|(fates, acks_lost, micros, post)| Turn { fates, acks_lost, micros, post })
+        .prop_map(|(outcomes, acks_lost, micros, post)| Turn { outcomes, acks_lost, micros, post })
 }
 
 fn options() -> impl Strategy<Value = RecoveryOptions> {
@@ -132,7 +132,7 @@ impl Wire {
         }
         for (index, (start, end)) in sent.into_iter().enumerate() {
             let acked = turn.acks_lost >> (index % 64) & 1 == 0;
-            match turn.fates >> (2 * index % 64) & 3 {
+            match turn.outcomes >> (2 * index % 64) & 3 {
                 1 => {}
                 2 => self.late.push((start, end)),
                 3 => {
@@ -177,7 +177,7 @@ proptest! {
         for turn in &turns {
             wire.turn(turn)?;
         }
-        let no_impairments = Turn { fates: 0, acks_lost: 0, micros: 1_000, post: 0 };
+        let no_impairments = Turn { outcomes: 0, acks_lost: 0, micros: 1_000, post: 0 };
         for _ in 0..2_000 {
             if wire.peer.nxt == wire.posted {
                 break;

@@ -161,11 +161,11 @@ fn batch_is_polled_in_order() {
     let batch = |contexts: core::ops::Range<u64>| {
         contexts.map(|context| Completion { context, ..entry(WcStatus::Success) })
     };
-    assert_eq!(queue.push_all(batch(0..2)), Pushed::default());
+    assert_eq!(queue.push_all(batch(0..2)), PushOutcome::default());
     queue.arm(Arm::Next);
     assert!(queue.take_due().is_some());
     queue.arm(Arm::Next);
-    assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, ..Pushed::default() });
+    assert_eq!(queue.push_all(batch(2..4)), PushOutcome { due: true, ..PushOutcome::default() });
     assert_eq!(queue.take_due(), None, "the first callback is running");
     queue.callback_returned();
     assert!(queue.take_due().is_some());
@@ -177,9 +177,12 @@ fn batch_is_polled_in_order() {
     let mut results = [entry(WcStatus::Flushed); 3];
     assert_eq!(queue.poll(&mut results), 3);
     assert_eq!(results.map(|result| result.context), [0, 1, 2]);
-    assert_eq!(queue.push_all(batch(4..9)), Pushed { overrun: true, ..Pushed::default() });
+    assert_eq!(
+        queue.push_all(batch(4..9)),
+        PushOutcome { overrun: true, ..PushOutcome::default() }
+    );
     assert_eq!(queue.poll(&mut results), 0);
-    assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "discarded");
+    assert_eq!(queue.push_all(batch(9..10)), PushOutcome::default(), "discarded");
 }
 
 // After the removal of a queue pair's completions, the remaining ones are as new and as solicited as before.
@@ -305,7 +308,7 @@ fn moderated_notifications_are_held() {
     assert_eq!(queue.begin_hold(), None, "once");
     assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed)]), 1, "the entry can be polled");
     push(&queue);
-    assert_eq!(queue.arm(Arm::Next), Pushed::default(), "already held");
+    assert_eq!(queue.arm(Arm::Next), PushOutcome::default(), "already held");
     assert_eq!(queue.take_due(), None);
     push(&queue);
     assert_eq!(queue.take_due(), Some(Ok(())), "the third");

@@ -2,7 +2,7 @@
 //!
 //! They are unexpected on a queue pair that does not support them ([`Config::rfc7306`](crate::rnic::Config::rfc7306)).
 
-use super::{Handled, Receiver, UlpduError, complete_receive};
+use super::{Receiver, UlpduError, UlpduOutcome, complete_receive};
 use crate::{
     ddp::{HeaderCopy, Segment, UntaggedSegment},
     error::WireError,
@@ -59,24 +59,24 @@ impl Receiver {
         transmitter: &mut Transmitter,
         (segment, opcode, payload): (&UntaggedSegment, Opcode, &[u8]),
         header: Option<HeaderCopy>,
-    ) -> (Result<(), UlpduError>, Handled) {
+    ) -> (Result<(), UlpduError>, UlpduOutcome) {
         if let Err(error) = expected(objects, id) {
-            return (Err(error.into()), Handled::Placed);
+            return (Err(error.into()), UlpduOutcome::Placed);
         }
         match Extension::parse(opcode, segment, payload) {
             Ok(Extension::Immediate { solicited, data }) => {
-                (self.immediate(objects, id, segment, solicited, data), Handled::Placed)
+                (self.immediate(objects, id, segment, solicited, data), UlpduOutcome::Placed)
             }
             Ok(Extension::AtomicRequest(request)) => {
                 let atomic = InboundAtomic { header, request };
                 let taken = self.atomic_request(objects, id, transmitter, segment, atomic);
-                (taken.map_err(UlpduError::from), Handled::MaySend)
+                (taken.map_err(UlpduError::from), UlpduOutcome::MaySend)
             }
             Ok(Extension::AtomicResponse(response)) => {
                 let placed = self.atomic_response(objects, id, transmitter, segment, response);
-                (placed, Handled::MaySend)
+                (placed, UlpduOutcome::MaySend)
             }
-            Err(error) => (Err(error.wire().into()), Handled::Placed),
+            Err(error) => (Err(error.wire().into()), UlpduOutcome::Placed),
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use offload_engine::{
     address::LocalAddress,
-    descriptor::{Guarded, log_shortage, moved_up},
+    descriptor::{Guarded, log_shortage, move_to_high_number},
     state::KeepAlive,
     time::{Duration, Instant},
 };
@@ -50,7 +50,7 @@ impl SocketRnic {
                         self.streams.insert(stream, made);
                         self.set_deadline(stream, Some(now + timeout));
                     }
-                    Err(error) => self.rnic.handle_gone(stream, error),
+                    Err(error) => self.rnic.handle_stream_lost(stream, error),
                 }
             }
             Command::Bind { endpoint, local } => match self.begin_bind(endpoint, local) {
@@ -93,7 +93,7 @@ impl SocketRnic {
                 if let Some(removed) = self.remove(stream) {
                     removed.reset_on_close();
                 }
-                self.rnic.handle_gone(stream, ConnectError::Aborted);
+                self.rnic.handle_stream_lost(stream, ConnectError::Aborted);
             }
         }
     }
@@ -181,7 +181,7 @@ impl SocketRnic {
         let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        let socket = Guarded::from(moved_up(socket));
+        let socket = Guarded::from(move_to_high_number(socket));
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
         if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config().keep_alive {
@@ -209,7 +209,7 @@ impl SocketRnic {
             Ok(addresses) => self.open(now, id, None, addresses),
             Err(error) => {
                 self.remove(id);
-                self.rnic.handle_gone(id, connect_error(error, None));
+                self.rnic.handle_stream_lost(id, connect_error(error, None));
             }
         }
     }
@@ -244,7 +244,7 @@ impl SocketRnic {
             let listener = listening.id;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
-                Ok(accepted) => Guarded::from(moved_up(accepted)),
+                Ok(accepted) => Guarded::from(move_to_high_number(accepted)),
                 Err(Errno::AGAIN) => return,
                 // Error of a connection that was reset meanwhile, or a signal.
                 Err(error) if is_of_one_connection(error) => continue,

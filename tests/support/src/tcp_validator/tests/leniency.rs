@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Opens a trace, with smoltcp's echoes if `like_smoltcp`.
-fn open(offer: Offer, like_smoltcp: bool) -> Trace {
+/// Opens a trace, with smoltcp's echoes if `echoes_latest_timestamp`.
+fn open(offer: Offer, echoes_latest_timestamp: bool) -> Trace {
     let mut trace = Trace::open(offer);
-    trace.monitor.rules.like_smoltcp = like_smoltcp;
+    trace.monitor.rules.echoes_latest_timestamp = echoes_latest_timestamp;
     trace
 }
 

@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 }
 
 /// Maximum time for which [`fail`] blocks in a process that does not exit.
-const OUTLAST_MAX: Duration = Duration::from_secs(1);
+const FAIL_BLOCK_MAX: Duration = Duration::from_secs(1);
 
 /// Returns true if another thread has destroyed the channel.
 ///
@@ -120,7 +120,7 @@ unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
     let since = guard::value(|| unsafe { is_destroyed_by_other(channel) }.then(Instant::now), None);
     if let Some(since) = since {
         // The channel's object may be freed meanwhile.
-        while guard::value(|| since.elapsed() < OUTLAST_MAX || config::is_ending(), false) {
+        while guard::value(|| since.elapsed() < FAIL_BLOCK_MAX || config::is_ending(), false) {
             event_queue::pause();
         }
     }

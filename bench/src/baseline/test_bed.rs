@@ -104,7 +104,7 @@ impl Tap {
 
 /// Attachment of the TAPs of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ground {
+pub(super) enum Attachment {
     /// The kernel's stack, with the address of [`FAR`].
     Kernel,
     /// A bridge.
@@ -113,15 +113,15 @@ pub(super) enum Ground {
 
 /// Requested properties of a TAP.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) ground: Ground,
+pub(super) struct TapRequest {
+    pub(super) attachment: Attachment,
     pub(super) mtu_bytes: u16,
     /// Offloads of the virtio-net header.
     pub(super) vnet: VnetMode,
 }
 
 /// Test bed.
-pub(super) struct Bed {
+pub(super) struct TestBed {
     netlink: Netlink,
     /// TAPs named by `--tap`.
     given: Vec<String>,
@@ -130,7 +130,7 @@ pub(super) struct Bed {
     has_bridge: bool,
 }
 
-impl Bed {
+impl TestBed {
     /// Creates the test bed in a new network namespace; with `--tap` in the current one.
     pub(super) fn make(common: &Common, taps: usize) -> Result<Self, Failure> {
         let given = common.tap.clone();
@@ -150,15 +150,15 @@ impl Bed {
     }
 
     /// Opens the next TAP, and configures the kernel's side.
-    pub(super) fn open(&mut self, wanted: Wanted) -> Result<Tap, Failure> {
-        let Wanted { ground, mtu_bytes, vnet } = wanted;
+    pub(super) fn open(&mut self, tap_request: TapRequest) -> Result<Tap, Failure> {
+        let TapRequest { attachment, mtu_bytes, vnet } = tap_request;
         let is_given = !self.given.is_empty();
         let number = self.opened.len();
         let name = self.given.get(number).cloned().unwrap_or_else(|| format!("yard{number}"));
         let (reclaim, napi) = (ReclaimMode::Off, self.napi);
         let options =
             TapOptions { reclaim, napi, ..TapOptions::new(name.clone(), mtu_bytes.into(), vnet) };
-        let makes_bridge = ground == Ground::Bridge && !is_given;
+        let makes_bridge = attachment == Attachment::Bridge && !is_given;
         if makes_bridge && !self.has_bridge {
             plumb::make_bridge(&mut self.netlink, BRIDGE, mtu_bytes)?;
             self.has_bridge = true;
@@ -167,7 +167,7 @@ impl Bed {
             .map_err(|error| Failure::work(error.to_string()))?;
         let side = plumb::KernelSide {
             bridge: makes_bridge.then_some(BRIDGE),
-            addresses: if ground == Ground::Kernel { vec![prefix] } else { Vec::new() },
+            addresses: if attachment == Attachment::Kernel { vec![prefix] } else { Vec::new() },
             txqueuelen: None,
         };
         let opened = plumb::open_taps(&mut self.netlink, &options, 1, &side)?.pop();
@@ -185,7 +185,7 @@ impl Bed {
     }
 
     /// Returns the kernel's station on `tap`.
-    pub(super) fn kernel_behind(&mut self, tap: &Tap) -> Result<Station, Failure> {
+    pub(super) fn kernel_station(&mut self, tap: &Tap) -> Result<Station, Failure> {
         let mac = self.netlink.link(&tap.name)?.mac;
         let lacking = || Failure::work(format!("TAP {}: no Ethernet address", tap.name));
         Ok(Station { mac: mac.ok_or_else(lacking)?, ..FAR })

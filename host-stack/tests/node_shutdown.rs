@@ -142,7 +142,7 @@ fn for_each_way(test: impl Fn(Bench)) {
 }
 
 #[test]
-fn an_open_connection_is_reset() {
+fn open_connection_is_reset() {
     for_each_way(|bench| {
         let ends = bench.ended();
         assert!(ends.iter().all(|end| end.error == Some(HostError::Reset)), "{ends:?}");
@@ -151,7 +151,7 @@ fn an_open_connection_is_reset() {
 
 // During a transfer in both directions, with more queued than a window.
 #[test]
-fn a_busy_connection_is_reset() {
+fn busy_connection_is_reset() {
     for_each_way(|bench| {
         for (node, [own, other]) in bench.each() {
             send(node, own, 4 << 20);
@@ -164,7 +164,7 @@ fn a_busy_connection_is_reset() {
 
 // A half-closed connection counts as open.
 #[test]
-fn a_half_closed_connection_is_reset() {
+fn half_closed_connection_is_reset() {
     for_each_way(|bench| {
         for (node, [own, other]) in bench.each() {
             shutdown(node, own);

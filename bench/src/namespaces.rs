@@ -62,7 +62,7 @@ pub(super) enum Namespace {
 
 /// Namespaces of a run.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Namespaces {
     left: File,
     right: File,
     /// Congestion control of kernel sockets in them; `None`: /proc/sys is not writable.
@@ -73,7 +73,7 @@ pub(super) struct Place {
     program: PathBuf,
 }
 
-impl Place {
+impl Namespaces {
     /// Creates the namespaces, and moves this process into one. Call it before the process has a second thread.
     pub(super) fn make(mtu_bytes: u16) -> Result<Self, Failure> {
         namespace::enter()?;
@@ -136,7 +136,7 @@ fn set_up_tcp() -> Result<Option<&'static str>, NetError> {
     for name in ["cubic", "reno"] {
         match sysctl::write(&["ipv4", "tcp_congestion_control"], name) {
             Ok(sysctl::Applied::Yes) => return Ok(Some(name)),
-            Ok(sysctl::Applied::NotHere) => {}
+            Ok(sysctl::Applied::NotAvailable) => {}
             Err(error) if name == "reno" => return Err(error),
             Err(_) => {}
         }
@@ -149,7 +149,7 @@ fn set_up_end(index: usize) -> Result<(), Failure> {
     let mut netlink = Netlink::open()?;
     set_up_tcp()?;
     netlink.set_up("lo")?;
-    sysctl::silence_ipv6(name)?;
+    sysctl::disable_ipv6(name)?;
     let prefix = IpNet::new(KERNELS[index], PREFIX_LEN)
         .map_err(|error| Failure::work(format!("address of {name}: {error}")))?;
     netlink.add_address(name, prefix)?;

@@ -62,20 +62,20 @@ impl Streams {
             }
             Notice::Offloading { handle, unanswered, shutdown } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.switch.leave_host(unanswered, shutdown);
+                    stream.switch.begin_offload(unanswered, shutdown);
                 }
                 handle
             }
             Notice::Returned { handle, chain, shutdown } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
                     stream.switch.take_returned(chain, shutdown);
-                    stream.give_back();
+                    stream.return_unsent();
                 }
                 handle
             }
             Notice::Uploaded { handle, lists, bytes, .. } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.switch.reenter_host(lists, bytes);
+                    stream.switch.complete_upload(lists, bytes);
                 }
                 handle
             }
@@ -128,10 +128,10 @@ impl Streams {
         }
         let stream = self.streams.entry(handle).or_insert_with(Stream::new);
         if offloading {
-            stream.switch.leave_host(0, false);
+            stream.switch.begin_offload(0, false);
         } else {
             // First notice of a connection that stays in the host, or second of one that the target refused.
-            stream.switch.enter_host();
+            stream.switch.begin_in_host();
         }
         stream.status.connected = true;
         stream.status.local = Some(local);
@@ -145,12 +145,12 @@ impl OffloadClient for Streams {
             // The stream was removed.
             return io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
         };
-        stream.switch.enter_target();
+        stream.switch.complete_offload();
         // The stream accepts data received before the offload (CH-DEL-3).
         io.resume_receive();
         stream.post_receives(io, self.receive_bytes);
         stream.record_fin(io);
-        stream.switch.give_target(io);
+        stream.switch.post_to_target(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
@@ -211,7 +211,7 @@ impl OffloadClient for Streams {
 
     fn uploaded(&mut self, handle: OffloadHandle) {
         if let Some(stream) = self.streams.get_mut(&handle) {
-            stream.switch.leave_target();
+            stream.switch.begin_upload();
             stream.refused = false;
             debug_assert_eq!(
                 stream.receives_posted, 0,

@@ -14,7 +14,7 @@ const LIST_BYTES_MAX: u64 = 16 * 1024;
 const POSTED_BYTES_MAX: usize = 128 * 1024;
 
 /// Sent and received data of one end, and its migrations.
-pub(crate) struct Talk {
+pub(crate) struct Exchange {
     pub(crate) handle: OffloadHandle,
     stream: Stream,
     bytes: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Talk {
     pub(crate) is_over: bool,
 }
 
-impl Talk {
+impl Exchange {
     /// Sends `bytes` of the stream of `seed`, and migrates `moves` times, each after another part of the data was
     /// transferred. The seed determines the sizes of the parts; a small one causes two migrations in close succession.
     pub(crate) fn new(handle: OffloadHandle, seed: u64, bytes: u64, moves: u64) -> Self {

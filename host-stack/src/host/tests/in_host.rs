@@ -76,7 +76,7 @@ fn receive_credit_holds_data_back() {
 // RFC 9293 §3.8.6.1: an opening window is used at once, also by the side that closes last. Its FIN follows data that
 // the closed window has held back for longer than the probe interval.
 #[test]
-fn a_window_opens_before_the_last_fin() {
+fn window_opens_before_last_fin() {
     let (mut bench, active, passive) = connected();
     bench.nodes[0].shutdown(active);
     bench.run(Duration::from_millis(100));

@@ -29,7 +29,7 @@ pub(super) struct Peer {
 
 /// Result of the search.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Installed {
     /// All peers included in the search.
     pub(super) peers: Vec<Peer>,
     /// Paths of the programs.
@@ -39,8 +39,9 @@ pub(super) struct Found {
 }
 
 /// Searches for the software in `needs`; the libfabric baseline is built in `scratch`.
-pub(super) fn search(scratch: &Path, needs: &[Need]) -> Found {
-    let mut found = Found { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
+pub(super) fn search(scratch: &Path, needs: &[Need]) -> Installed {
+    let mut found =
+        Installed { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
     if needs.contains(&Need::Libfabric) {
         let built = build_libfabric(scratch);
         let detail = match &built {
@@ -71,7 +72,7 @@ pub(super) fn search(scratch: &Path, needs: &[Need]) -> Found {
     found
 }
 
-impl Found {
+impl Installed {
     fn add(
         &mut self,
         need: Need,

@@ -32,7 +32,7 @@ enum Kind {
 
 impl Connection {
     /// Checks a segment and records it.
-    pub(super) fn judge(
+    pub(super) fn validate(
         &mut self,
         time_ns: u64,
         packet: &Packet<'_>,
@@ -40,28 +40,28 @@ impl Connection {
         counts: &mut Counts,
     ) -> Result<(), Violated> {
         counts.segments += 1;
-        self.judge_header(packet)?;
-        self.judge_ip(packet, rules)?;
+        self.validate_header(packet)?;
+        self.validate_ip(packet, rules)?;
         if packet.rst {
             counts.resets += 1;
             self.is_reset = true;
             let is_legal = rules.resets || self.is_closed();
             return ensure(is_legal, Clause::Reset, || "not requested".into());
         }
-        self.judge_timestamps(time_ns, packet, rules)?;
+        self.validate_timestamps(time_ns, packet, rules)?;
         if packet.syn {
-            return self.judge_syn(packet);
+            return self.validate_syn(packet);
         }
         let Some(agreed) = self.agreed() else {
             return Err((Clause::Handshake, "no SYNs were exchanged".into()));
         };
         let lag_ns = u64::try_from(rules.lag.as_nanos()).unwrap_or(u64::MAX);
         self.sending.advance(time_ns, lag_ns);
-        let kind = self.judge_sequence(packet, counts)?;
-        self.judge_size(packet, rules)?;
+        let kind = self.validate_sequence(packet, counts)?;
+        self.validate_size(packet, rules)?;
         let was_idle = self.judge_acknowledgment(packet, agreed, rules)?;
-        self.judge_sack(packet, agreed)?;
-        self.judge_ecn(time_ns, packet, agreed, kind, lag_ns)?;
+        self.validate_sack(packet, agreed)?;
+        self.validate_ecn(time_ns, packet, agreed, kind, lag_ns)?;
         counts.with_sack += u64::from(!packet.sack.is_empty());
         counts.echoes += u64::from(packet.ece);
         let is_idle = was_idle && kind == Kind::Empty && packet.sack.is_empty();
@@ -70,7 +70,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_header(&self, packet: &Packet<'_>) -> Result<(), Violated> {
+    fn validate_header(&self, packet: &Packet<'_>) -> Result<(), Violated> {
         let wrong = |detail: &str| (Clause::Header, detail.to_owned());
         match packet {
             Packet { is_intact: false, .. } => Err(wrong("a checksum is wrong")),
@@ -81,7 +81,7 @@ impl Connection {
         }
     }
 
-    fn judge_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
+    fn validate_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
         ensure(packet.source_mac == rules.mac, Clause::Ip, || {
             format!("from {:02x?}", packet.source_mac)
         })?;
@@ -97,7 +97,7 @@ impl Connection {
         })
     }
 
-    fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Violated> {
+    fn validate_syn(&mut self, packet: &Packet<'_>) -> Result<(), Violated> {
         let syn = Syn::of(packet);
         let wrong = |detail: String| Err((Clause::Handshake, detail));
         if !packet.payload.is_empty() || packet.fin {
@@ -123,7 +123,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sequence(
+    fn validate_sequence(
         &mut self,
         packet: &Packet<'_>,
         counts: &mut Counts,
@@ -146,9 +146,9 @@ impl Connection {
             format!("{start} is retransmitted, but data up to {una} is acknowledged")
         })?;
         ensure(start <= max, Clause::Sequence, || format!("{max}..{start} was not sent before"))?;
-        self.judge_fin(packet, end)?;
-        self.judge_content(packet, start, end)?;
-        let is_probe = self.judge_peer_window(start, end)?;
+        self.validate_fin(packet, end)?;
+        self.validate_content(packet, start, end)?;
+        let is_probe = self.validate_peer_window(start, end)?;
         let kind = match start < max {
             _ if is_probe => Kind::WindowProbe,
             true => Kind::Again,
@@ -182,7 +182,7 @@ impl Connection {
         sending.max = sending.max.max(end + u64::from(packet.fin));
     }
 
-    fn judge_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Violated> {
+    fn validate_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Violated> {
         match self.sending.fin {
             Some(fin) if end > fin => {
                 Err((Clause::Fin, format!("bytes up to {end} after the FIN at {fin}")))
@@ -198,7 +198,7 @@ impl Connection {
         }
     }
 
-    fn judge_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Violated> {
+    fn validate_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Violated> {
         let sending = &self.sending;
         let (from, to) = (start.max(sending.kept_from), end.min(sending.data_end()));
         if from >= to {
@@ -215,7 +215,7 @@ impl Connection {
     }
 
     /// True if the segment probes a closed window. A FIN needs no window.
-    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Violated> {
+    fn validate_peer_window(&self, start: u64, end: u64) -> Result<bool, Violated> {
         let edge = self.sending.edge;
         if end <= edge {
             return Ok(false);
@@ -227,17 +227,17 @@ impl Connection {
         Ok(true)
     }
 
-    fn judge_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
+    fn validate_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
         let bytes = packet.ip.bytes;
         if bytes > rules.mtu {
-            return ensure(rules.super_segments, Clause::SegmentSize, || {
+            return ensure(rules.gso_packets, Clause::SegmentSize, || {
                 format!("packet of {bytes} bytes")
             });
         }
         let default = MSS_DEFAULT[usize::from(packet.from.is_ipv6())];
         let mss = self.theirs.and_then(|syn| syn.mss).unwrap_or(default);
         let taken = packet.payload.len() + packet.option_bytes;
-        ensure(rules.super_segments || taken <= usize::from(mss), Clause::SegmentSize, || {
+        ensure(rules.gso_packets || taken <= usize::from(mss), Clause::SegmentSize, || {
             format!("{taken} bytes of options and payload, more than the peer's MSS of {mss}")
         })
     }
@@ -258,11 +258,11 @@ impl Connection {
         ensure(ack <= receiving.next, Clause::Acknowledgment, || {
             format!("{ack}, but only data up to {} was received", receiving.next)
         })?;
-        let promise = receiving.promised.around(ack);
+        let promise = receiving.reported.around(ack);
         ensure(promise.is_none(), Clause::Reneging, || {
             format!("{ack} is missing, but SACK blocks contained {promise:?}")
         })?;
-        receiving.promised.forget_below(ack);
+        receiving.reported.remove_below(ack);
         receiving.acknowledged = ack;
         let window = u64::from(packet.window) << agreed.our_scale;
         let unit = 1 << agreed.our_scale;
@@ -277,7 +277,7 @@ impl Connection {
         Ok((receiving.acknowledged, receiving.edge) == before)
     }
 
-    fn judge_timestamps(
+    fn validate_timestamps(
         &mut self,
         time_ns: u64,
         packet: &Packet<'_>,
@@ -304,10 +304,10 @@ impl Connection {
         ensure(counted.abs_diff(passed) <= CLOCK_SLACK_MS + lag_ms, Clause::Timestamps, || {
             format!("TSval advances by {counted} ms in {passed} ms")
         })?;
-        self.judge_echo(packet, echo, rules.like_smoltcp)
+        self.validate_echo(packet, echo, rules.echoes_latest_timestamp)
     }
 
-    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Violated> {
+    fn validate_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Violated> {
         // Without ACK the field is undefined.
         if packet.ack.is_none() {
             return Ok(());
@@ -323,7 +323,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Violated> {
+    fn validate_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Violated> {
         if packet.sack.is_empty() {
             return Ok(());
         }
@@ -354,12 +354,12 @@ impl Connection {
             if !receiving.arrived.covers(start, end) {
                 return wrong(format!("not all of {start}..{end} was received"));
             }
-            receiving.promised.insert(start, end);
+            receiving.reported.insert(start, end);
         }
         Ok(())
     }
 
-    fn judge_ecn(
+    fn validate_ecn(
         &self,
         time_ns: u64,
         packet: &Packet<'_>,

@@ -23,7 +23,7 @@ pub const PATH_BYTES_MAX: usize = 107;
 /// Location of a node's control socket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ControlPlace {
+pub enum ControlSocketPath {
     /// No control socket.
     None,
     /// In this directory, with TAP and process id as its name. The node runs without the socket if that fails.
@@ -32,7 +32,7 @@ pub enum ControlPlace {
     Path(PathBuf),
 }
 
-impl ControlPlace {
+impl ControlSocketPath {
     /// Converts the value of `--control`; `None`: the option was not given.
     pub fn resolve(option: Option<&Path>) -> Self {
         match option {
@@ -52,7 +52,7 @@ impl ControlPlace {
     }
 }
 
-impl std::fmt::Display for ControlPlace {
+impl std::fmt::Display for ControlSocketPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::None => f.write_str("none"),
@@ -159,14 +159,14 @@ mod tests {
 
     #[test]
     fn socket_name_has_tap_and_process() {
-        let place = ControlPlace::Directory("/run/user/0/flue".into());
-        let socket = place.socket("my-tap", 71).unwrap();
+        let socket_path = ControlSocketPath::Directory("/run/user/0/flue".into());
+        let socket = socket_path.socket("my-tap", 71).unwrap();
         assert_eq!(socket, Path::new("/run/user/0/flue/my-tap-71.sock"));
         assert_eq!(parse(&socket), Some(("my-tap", 71)));
         assert_eq!(parse(Path::new("/x/tap.sock")), None);
         assert_eq!(parse(Path::new("/x/tap-x.sock")), None);
-        assert_eq!(ControlPlace::resolve(Some(Path::new("none"))), ControlPlace::None);
-        assert_eq!(ControlPlace::None.socket("tap", 1), None);
+        assert_eq!(ControlSocketPath::resolve(Some(Path::new("none"))), ControlSocketPath::None);
+        assert_eq!(ControlSocketPath::None.socket("tap", 1), None);
     }
 
     #[test]

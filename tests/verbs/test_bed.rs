@@ -29,12 +29,12 @@ pub(crate) fn under_flue(options: &str, line: &str) -> Command {
 /// Two slots for nodes on a bridge, 10.9.0.1 and 10.9.0.2, in one namespace whose kernel does not take part in their
 /// traffic. Each has a directory for its control socket, because processes of two PID namespaces may have the same
 /// number.
-pub(crate) struct Plant {
+pub(crate) struct NodePair {
     pub(crate) host: Namespace,
     pub(crate) runtime: [Scratch; 2],
 }
 
-impl Plant {
+impl NodePair {
     pub(crate) fn new() -> Self {
         let host = machine();
         host.ip("link add br0 type bridge");
@@ -119,9 +119,9 @@ pub(crate) enum End {
 
 /// Transport of a pair of programs. Their command lines are the same on either: addresses of the machine are mapped
 /// to those of the nodes.
-pub(crate) enum Place {
+pub(crate) enum Transport {
     Sockets(Namespace),
-    Nodes(Plant),
+    Nodes(NodePair),
 }
 
 /// Mapped addresses of the server: loopback, an interface (libfabric ignores loopback), and IPv6. The last address is
@@ -129,22 +129,22 @@ pub(crate) enum Place {
 const MAPS: &str = "--map 127.0.0.1=10.9.0.1 --map 10.77.0.1=10.9.1.1 --map ::1=fd09::1 \
                     --map 10.77.0.2=10.9.1.2";
 
-impl Place {
+impl Transport {
     pub(crate) fn sockets() -> Self {
         Self::Sockets(machine())
     }
 
     pub(crate) fn nodes() -> Self {
-        let plant = Plant::new();
-        plant.host.ip("address add 10.77.0.2/24 dev eth0");
-        Self::Nodes(plant)
+        let node_pair = NodePair::new();
+        node_pair.host.ip("address add 10.77.0.2/24 dev eth0");
+        Self::Nodes(node_pair)
     }
 
     /// Network namespace of the programs.
     pub(crate) fn host(&self) -> &Namespace {
         match self {
             Self::Sockets(host) => host,
-            Self::Nodes(plant) => &plant.host,
+            Self::Nodes(node_pair) => &node_pair.host,
         }
     }
 
@@ -153,7 +153,7 @@ impl Place {
         match (self, end as usize) {
             (Self::Sockets(_), _) => String::new(),
             (Self::Nodes(_), at) => {
-                let node = Plant::node(at);
+                let node = NodePair::node(at);
                 let number = at + 1;
                 format!("{node} --addr 10.9.1.{number}/24 --addr fd09::{number}/64 {MAPS}")
             }
@@ -163,7 +163,7 @@ impl Place {
     pub(crate) fn start_command(&self, end: End, command: Command) -> Group {
         match self {
             Self::Sockets(host) => Group::start(host, command),
-            Self::Nodes(plant) => plant.start_command(end as usize, command),
+            Self::Nodes(node_pair) => node_pair.start_command(end as usize, command),
         }
     }
 
@@ -183,7 +183,7 @@ impl Place {
         server.wait_until(&what, LIMIT, || {
             let has_listener = || match self {
                 Self::Sockets(_) => false,
-                Self::Nodes(plant) => plant.has_listener(),
+                Self::Nodes(node_pair) => node_pair.has_listener(),
             };
             self.host().run(|| listens(port)) || has_listener()
         })
