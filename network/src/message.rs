@@ -110,7 +110,7 @@ impl Connection {
                 }
             }
         }
-        Err(io::Error::new(io::ErrorKind::InvalidData, "no acknowledgement from rtnetlink"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "no acknowledgment from rtnetlink"))
     }
 
     /// Reads one datagram of notifications without blocking. Returns true if there was one.

@@ -374,7 +374,7 @@ const VERBS: &[&str] = &[
     "wait for it, {seconds:verbs/c/src/config.rs::RECEIVE_WAIT} by default",
     "Refused connects are repeated for {ms:verbs/core/src/cm/connect.rs::REFUSED_GRACE}",
     "blocks for up to {s:verbs/c/src/cm/id/channel.rs::FAIL_BLOCK_MAX}",
-    "the child waits {s:verbs/c/src/inherit.rs::TAKE_OVER_LIMIT} for that",
+    "the child waits {s:verbs/c/src/inherit.rs::INHERIT_LIMIT} for that",
 ];
 
 const SERVE: &[&str] = &[

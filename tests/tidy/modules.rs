@@ -155,11 +155,11 @@ const VERBS: Layers = Layers {
     order: &[
         "enum_str",
         "rate",
-        "event_queue",
         "settings",
         "log",
         "fatal",
         "guard",
+        "event_queue",
         "object",
         "fork",
         "unsupported",

@@ -36,7 +36,7 @@ pub(crate) fn was_withdrawn(is_blocking: impl FnOnce() -> bool) -> bool {
     would_block && guard::value(is_blocking, false)
 }
 
-/// Sleeps for 10 ms. A cancellation point, as the read is that it stands for.
+/// Sleeps for 10 ms. A cancellation point, as the read that it replaces.
 pub(crate) fn pause() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     // SAFETY: the time outlives the call, also if the thread is canceled.
