@@ -210,10 +210,10 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     let descriptor = unsafe { (*channel).fd };
     loop {
         if !event_queue::unit(descriptor) {
-            // SAFETY: as above.
             let is_blocking = || {
-                unsafe { CompChannelObject::of(channel) }
-                    .is_ok_and(|channel| channel.events().is_blocking())
+                // SAFETY: as above.
+                let object = unsafe { CompChannelObject::of(channel) };
+                object.is_ok_and(|channel| channel.events().is_blocking())
             };
             if !event_queue::was_withdrawn(is_blocking) {
                 return -1;
