@@ -9,6 +9,11 @@ use core::{
     ops::{Add, AddAssign, Sub},
 };
 
+/// Lateness after which an expired time limit is extended by [`CATCH_UP`].
+const OVERDUE_MIN: Duration = Duration::from_millis(100);
+/// Time in which a process that was stopped reads what has arrived meanwhile.
+const CATCH_UP: Duration = Duration::from_millis(100);
+
 /// Point in time, in nanoseconds since the node's origin. Never decreases within one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
@@ -45,6 +50,13 @@ impl Instant {
     /// Whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
+    }
+
+    /// Returns the new time of this time limit, which has expired, if the loop is late by [`OVERDUE_MIN`] or more. A
+    /// process that was stopped resumes with expired limits, and with frames or messages that have arrived in time.
+    #[must_use]
+    pub fn extended_if_overdue(self, now: Self) -> Option<Self> {
+        (self + OVERDUE_MIN <= now).then(|| now + CATCH_UP)
     }
 
     /// Returns the time `nanos` nanoseconds later.
@@ -94,5 +106,21 @@ impl Sub for Instant {
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The extended limit is not late again if the loop runs at that time.
+    #[test]
+    fn overdue_limit_is_extended_once() {
+        let limit = Instant::from_millis(1000);
+        assert_eq!(limit.extended_if_overdue(Instant::from_millis(1000)), None);
+        assert_eq!(limit.extended_if_overdue(Instant::from_millis(1099)), None);
+        let extended = limit.extended_if_overdue(Instant::from_millis(31_000)).unwrap();
+        assert_eq!(extended, Instant::from_millis(31_100));
+        assert_eq!(extended.extended_if_overdue(extended), None);
     }
 }

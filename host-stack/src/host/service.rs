@@ -49,6 +49,13 @@ impl Host {
     }
 
     fn serve_handshake(&mut self, now: Instant, handle: OffloadHandle, deadline: Instant) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let mut deadline = deadline;
+        // The peer's answer may be among the frames that have arrived while the process was stopped.
+        if let Some(extended) = deadline.extended_if_overdue(now) {
+            deadline = extended;
+            connection.stage = Stage::Handshake(deadline);
+        }
         let Some(connection) = self.connections.get(&handle) else { return false };
         let error = match self.state_of(connection) {
             // `hand_over` ran first. A connection still here stays in the host, or is retried for the duration of a

@@ -77,11 +77,11 @@ impl Deadlines {
         self.0.extend(after.map(|after| (after, id)));
     }
 
-    /// Removes and returns the first stream whose deadline has expired.
+    /// Removes and returns the first deadline that has expired, with its stream.
     #[inline]
-    fn take_due(&mut self, now: Instant) -> Option<StreamId> {
+    fn take_due(&mut self, now: Instant) -> Option<(Instant, StreamId)> {
         let due = self.first().is_some_and(|deadline| deadline <= now);
-        if due { self.0.pop_first().map(|(_, id)| id) } else { None }
+        if due { self.0.pop_first() } else { None }
     }
 
     fn first(&self) -> Option<Instant> {
@@ -324,9 +324,13 @@ impl Rnic {
     #[inline]
     pub(crate) fn run(&mut self, now: Instant) -> bool {
         let mut worked = self.objects.returns.is_pending() && self.take_returns();
-        while let Some(id) = self.deadlines.take_due(now) {
+        while let Some((deadline, id)) = self.deadlines.take_due(now) {
             worked = true;
-            self.with_stream(id, |stream, objects, config| stream.expire(objects, config, now));
+            if let Some(extended) = deadline.extended_if_overdue(now) {
+                self.with_stream(id, |stream, _, _| stream.deadline = Some(extended));
+            } else {
+                self.with_stream(id, |stream, objects, config| stream.expire(objects, config, now));
+            }
         }
         if !self.deferred.is_empty() {
             worked |= self.end_deferred(Some(now));

@@ -23,6 +23,7 @@ mod reads;
 mod scenario;
 mod shared_receives;
 mod side;
+mod stops;
 mod stream;
 
 use flue_test_support::seeds::{Class, Suite};

@@ -338,8 +338,27 @@ impl Bench {
         }
     }
 
+    /// Advances the time, with a run at each time limit on the way: a loop that is late extends limits.
     pub(super) fn advance(&mut self, by: Duration) {
-        self.now += by;
+        let until = self.now + by;
+        while let Some(next) = self.poll_at().filter(|at| *at > self.now && *at < until) {
+            self.run_at(next);
+        }
+        self.run_at(until);
+    }
+
+    /// Time of the next time limit on the pipe or on kernel sockets.
+    fn poll_at(&self) -> Option<Instant> {
+        let limits = self.nodes.iter().filter_map(|node| match &node.core {
+            Core::Pipe(access) => access.lock().run_at(),
+            Core::Kernel(polled) => polled.poll_at(),
+            Core::Tap(_) => None,
+        });
+        limits.min()
+    }
+
+    fn run_at(&mut self, now: Instant) {
+        self.now = now;
         for node in &self.nodes {
             match &node.core {
                 Core::Pipe(access) => *access.now.lock().unwrap() = self.now,

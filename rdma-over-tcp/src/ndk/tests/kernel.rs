@@ -75,6 +75,12 @@ impl PolledSockets {
         *self.now.lock().unwrap() = now;
     }
 
+    /// Time of the next poll without an event.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        let now = self.now();
+        self.core().poll_at(now)
+    }
+
     /// Polls the sockets once, and runs the callbacks. Returns true if there was work.
     pub(super) fn poll(&self) -> bool {
         let now = self.now();

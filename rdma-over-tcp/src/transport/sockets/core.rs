@@ -67,10 +67,6 @@ const HOT_MISSES_MAX: u32 = 1000;
 /// Maximum events of one pass.
 const EVENTS_MAX: usize = 64;
 
-/// Lateness of a timer after which the sockets are read before it expires. A process that was stopped resumes with
-/// expired timers, and with messages that arrived in time.
-const OVERDUE_MIN: Duration = Duration::from_millis(100);
-
 /// Time limit for the peer's FIN after it has acknowledged this side's.
 const FIN_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -606,7 +602,9 @@ impl Passive for SocketRnic {
         let worked = self.settle(now);
         let mut taken = self.poll_hot(now);
         self.hot_polls += 1;
-        if self.is_crowded || self.hot.is_empty() || self.hot_polls >= HOT_POLLS {
+        // A handshake may have been completed in time, and be found late.
+        let has_expired = self.deadlines.first().is_some_and(|(at, _)| *at <= now);
+        if has_expired || self.is_crowded || self.hot.is_empty() || self.hot_polls >= HOT_POLLS {
             self.hot_polls = 0;
             taken |= self.take_events(now)?;
         }
@@ -617,12 +615,6 @@ impl Passive for SocketRnic {
     }
 
     fn settle(&mut self, now: Instant) -> bool {
-        let is_overdue = |at: Instant| at + OVERDUE_MIN <= now;
-        if self.rnic.run_at().is_some_and(is_overdue) {
-            // The next poll returns an error.
-            let _ = self.take_events(now);
-            self.run_ready(now);
-        }
         let mut worked = self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
