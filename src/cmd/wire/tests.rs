@@ -89,7 +89,7 @@ fn invalid_options_are_rejected() {
     refused("w0 w1 --ba drop", "KEY=VALUE");
     refused(
         "w0 w1 --ab jitter=5ms",
-        "--ab: impairment: jitter of 5ms is more than the delay of 0ns",
+        "--ab: impairment: jitter of 5ms: expected at most the delay of 0ns",
     );
     refused("w0 w1 --queue 20ms", "--rate");
     refused("w0 w1 --drop 90 --burst 2", "at most 66.7 %");
