@@ -40,9 +40,9 @@ use crate::{
     },
 };
 
-/// A software RDMA adapter with a TCP chimney, in user space, on a TAP
+/// A software RDMA adapter in user space: verbs programs, iWARP, and a TCP chimney on a TAP
 ///
-/// Requires Linux with TUN. No RDMA adapter, no kernel module; no root where the kernel allows user namespaces.
+/// Requires Linux, but no RDMA adapter or kernel module. TAP nodes require TUN, and root or a user namespace.
 #[derive(Parser, Debug)]
 #[command(name = "flue", version, max_term_width = 100, after_help = exit_status_help())]
 pub struct Cli {

@@ -159,7 +159,7 @@ fn try_sockets() -> Result<String, Failure> {
     let opened = connected
         .and_then(|_| ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()));
     match opened {
-        Ok(_) => Ok("support queue pairs: flue lab --transport kernel".into()),
+        Ok(_) => Ok("usable for queue pairs: try flue lab --transport kernel".into()),
         Err(error) => Err(Failure::lacking(error.to_string())),
     }
 }

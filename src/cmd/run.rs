@@ -18,7 +18,7 @@ use std::{
     fs,
     io::{self, Write as _},
     iter,
-    os::unix::process::CommandExt as _,
+    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -272,6 +272,11 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::usage("PROGRAM: missing"));
     };
+    // An unknown option is parsed as the program.
+    if program.as_bytes().starts_with(b"-") {
+        let message = format!("{}: not an option of flue run", program.display());
+        return Err(Failure::usage(message).with_hint("\"flue run -h\" lists the options"));
+    }
     let node = args.node()?;
     let library = find_library(args.library.as_deref())?;
     let NodeOptions { pcap, tcp_trace, .. } = &args.node.node;
@@ -301,7 +306,16 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
         return launcher::run(command, launch, usage.as_ref());
     }
     let error = command.exec();
-    Err(Failure::lacking(format!("{}: {error}", program.display())))
+    Err(not_started(program, &error))
+}
+
+/// Failure of exec(2). A name without a slash was searched in PATH.
+fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+    let is_searched = !program.as_bytes().contains(&b'/');
+    if error.kind() == io::ErrorKind::NotFound && is_searched {
+        return Failure::lacking(format!("{}: command not found in PATH", program.display()));
+    }
+    Failure::lacking(format!("{}: {error}", program.display()))
 }
 
 /// Checks that a file can be written: after the start of the program an error could not be reported.

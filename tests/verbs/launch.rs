@@ -140,6 +140,15 @@ fn invalid_setup_is_refused_before_program_starts() {
     assert_eq!((output.status.code(), out.as_str()), (Some(3), ""));
     assert!(err.contains("/no/such/program"), "{err}");
 
+    for options in ["", "--verbose"] {
+        let (output, _, err) = run(&mut launcher(&scratch, options, &["no-such-program"]));
+        assert_eq!(output.status.code(), Some(3));
+        assert!(err.contains("no-such-program: command not found in PATH"), "{err}");
+        let (output, _, err) = run(&mut launcher(&scratch, options, &["--no-such-option", "true"]));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(err.contains("--no-such-option: not an option of flue run"), "{err}");
+    }
+
     let mut command = Command::new(FLUE);
     command.args(["run", "--library", "/no/such/library.so", "--", "true"]);
     let (output, _, err) = run(&mut command);

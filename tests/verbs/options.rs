@@ -47,8 +47,9 @@ fn every_option_has_a_test() {
     let of_nodes: BTreeSet<_> = nodes.get_arguments().map(|it| it.get_id().as_str()).collect();
     let options = run.get_arguments().filter(|it| it.get_long().is_some());
     let ids: Vec<_> = options.map(|it| it.get_id().as_str()).collect();
-    let own: Vec<_> = ids.iter().copied().filter(|id| !of_nodes.contains(id)).collect();
-    let expected: Vec<_> = TESTED.iter().copied().filter(|id| !of_nodes.contains(id)).collect();
+    let own: BTreeSet<_> = ids.iter().copied().filter(|id| !of_nodes.contains(id)).collect();
+    let expected: BTreeSet<_> =
+        TESTED.iter().copied().filter(|id| !of_nodes.contains(id)).collect();
     assert_eq!(own, expected);
     assert!(ids.len() > 40 && ids.contains(&"drop_ppm"), "{ids:?}");
 }

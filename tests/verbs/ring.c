@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 				wrong("all-to-all");
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0)
-		printf("ring and all-to-all of %d ranks: right\n", ranks);
+		printf("ring and all-to-all of %d ranks: results correct\n", ranks);
 	MPI_Finalize();
 	return 0;
 }

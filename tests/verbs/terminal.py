@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import select
+import signal
 import sys
 import termios
 import time
@@ -51,6 +52,9 @@ class Terminal:
         self.said = b""
         self.shell, self.master = pty.fork()
         if self.shell == 0:
+            # A shell cannot trap, and a job inherits, a signal that this process was started with ignored.
+            for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+                signal.signal(ignored, signal.SIG_DFL)
             os.execvp("sh", ["sh", "-c", SHELL, "sh", *command])
 
     def type(self, octets):
@@ -76,7 +80,7 @@ class Terminal:
 
 
 def main():
-    names, signal, terminal = sys.argv[1].split(","), int(sys.argv[2]), Terminal(sys.argv[3:])
+    names, stop, terminal = sys.argv[1].split(","), int(sys.argv[2]), Terminal(sys.argv[3:])
     characters = termios.tcgetattr(terminal.master)[6]
     assert (characters[termios.VSUSP], characters[termios.VINTR]) == (STOP, INTERRUPT)
     terminal.until("first pings", lambda: terminal.pings() >= 10)
@@ -84,7 +88,7 @@ def main():
     assert job != terminal.shell and sorted(states(job)) == names, states(job)
 
     terminal.type(STOP)
-    terminal.until("status of a stopped job", lambda: terminal.has_status(128 + signal))
+    terminal.until("status of a stopped job", lambda: terminal.has_status(128 + stop))
     assert terminal.foreground() == terminal.shell
     assert states(job) == dict.fromkeys(names, "T"), states(job)
 

@@ -117,9 +117,8 @@ fn monitor(
     let _ = ready.read(&mut [0]);
     drop(ready);
     own::end_with_parent(&mut command);
-    let program = command.spawn().map_err(|error| {
-        Failure::lacking(format!("{}: {error}", command.get_program().display()))
-    })?;
+    let program =
+        command.spawn().map_err(|error| super::not_started(command.get_program(), &error))?;
     // The program is in the process group of the front.
     setpgid(None, None).map_err(failed)?;
     let pid = Pid::from_child(&program);
