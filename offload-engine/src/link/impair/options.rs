@@ -34,7 +34,7 @@ impl Default for QueueLimit {
 /// let lossy = Impairments { drop_pct: 1.5, seed: 7, ..Impairments::default() };
 /// assert_eq!(lossy.validate(), Ok(()));
 /// let error = Impairments { drop_pct: 101.0, ..lossy }.validate().unwrap_err();
-/// assert_eq!(error.to_string(), "drop of 101 % is not within 0 to 100");
+/// assert_eq!(error.to_string(), "drop of 101 %: expected 0 to 100");
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Impairments {
