@@ -148,9 +148,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
     let ended = command.run(&mut console);
-    // The nodes and adapters that write the files are dropped at this point.
-    let failure = flue_adapter::output::take_failure().map(Failure::from);
-    let ended = with_outputs(ended, failure);
+    let ended = with_failed_outputs(ended);
     ExitCode::from(console.finish(ended))
 }
 
@@ -170,6 +168,12 @@ pub fn command() -> clap::Command {
         };
         command.after_long_help(format!("{own}{statuses}"))
     })
+}
+
+/// Returns the result of a command with the failure of an output file, if any. The nodes and adapters that write the files
+/// are dropped at this point.
+pub(crate) fn with_failed_outputs(ended: Result<(), Failure>) -> Result<(), Failure> {
+    with_outputs(ended, flue_adapter::output::take_failure().map(Failure::from))
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {

@@ -162,8 +162,8 @@ pub struct BenchArgs {
 #[derive(Subcommand, Clone, Debug)]
 #[allow(missing_docs, reason = "a comment on a variant would replace its help")]
 pub enum BenchPart {
-    #[command(name = "baseline", alias = "yardstick", hide = true)]
-    Yardstick(BaselineArgs),
+    #[command(alias = "yardstick", hide = true)]
+    Baseline(BaselineArgs),
     #[command(hide = true)]
     Join(JoinArgs),
     #[command(hide = true)]
@@ -181,7 +181,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// A prerequisite is missing; flue could not be measured; or, with `--check`, a goal is missed.
 pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     match &args.part {
-        Some(BenchPart::Yardstick(args)) => baseline::run(args, console),
+        Some(BenchPart::Baseline(args)) => baseline::run(args, console),
         Some(BenchPart::Join(args)) => args.run(),
         Some(BenchPart::Hold) => namespaces::hold(),
         None => run_bench(args, console),

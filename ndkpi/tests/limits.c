@@ -49,7 +49,7 @@ static int calls(rlim_t limit)
 	struct sockaddr_in refusing = any;
 	struct event incoming = { 0 };
 	NDK_ADAPTER *adapter = NULL;
-	alarm(10);
+	alarm(60);
 	refusing.sin_port = htons(1);
 	if (setrlimit(RLIMIT_NOFILE, &files)) return 101;
 	if (!is_made("FlueNdkOpenAdapter", (NTSTATUS)FlueNdkOpenAdapter(NULL, VERSION_WANTED, &adapter)))

@@ -309,10 +309,12 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     Err(not_started(program, &error))
 }
 
-/// Failure of exec(2). A name without a slash was searched in PATH.
+/// Failure of exec(2). A name without a slash was searched in PATH. A file that was found may lack its interpreter.
 fn not_started(program: &OsStr, error: &io::Error) -> Failure {
-    let is_searched = !program.as_bytes().contains(&b'/');
-    if error.kind() == io::ErrorKind::NotFound && is_searched {
+    let is_in = |directory: PathBuf| directory.join(program).exists();
+    let is_found = program.as_bytes().contains(&b'/')
+        || env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(is_in));
+    if error.kind() == io::ErrorKind::NotFound && !is_found {
         return Failure::lacking(format!("{}: command not found in PATH", program.display()));
     }
     Failure::lacking(format!("{}: {error}", program.display()))

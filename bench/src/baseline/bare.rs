@@ -33,7 +33,7 @@ const STEPS_PER_CLOCK: u32 = 32;
 /// Options of the bare TCP.
 #[derive(Args, Clone, Debug)]
 pub struct BareArgs {
-    /// Frames of MTU size; otherwise super-segments of 64 KB
+    /// Frames of MTU size; otherwise GSO packets of 64 KiB
     #[arg(long)]
     pub plain: bool,
 

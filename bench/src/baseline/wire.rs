@@ -44,7 +44,7 @@ pub struct WireArgs {
     #[arg(long, value_name = "BYTES", default_value = "1514")]
     pub frame: usize,
 
-    /// Super-segments: the TAPs have a virtio-net header, and the kernel forwards large frames in one piece
+    /// GSO packets: the TAPs have a virtio-net header, and the kernel forwards them without segmentation
     #[arg(long)]
     pub gso: bool,
 

@@ -74,6 +74,8 @@ pub(super) struct Connection {
     pub(super) offload_requested: bool,
     pub(super) history: History,
     pub(super) stage: Stage,
+    /// True if the limit of the handshake was extended because the process was stopped.
+    pub(super) is_limit_extended: bool,
     /// Time of the host's next solicitation of the next hop, while our SYN is unsent.
     pub(super) solicit_at: Instant,
     /// Last forced retransmission.

@@ -487,6 +487,7 @@ impl Host {
             offload_requested: self.config.offloads_immediately(at_once, &tuple),
             history: History::new(now),
             stage: Stage::Handshake(now + HANDSHAKE_MAX),
+            is_limit_extended: false,
             solicit_at: now + SOLICIT_DELAY,
             forced_retransmit: None,
             send: SendHalf::default(),

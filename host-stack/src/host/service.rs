@@ -52,9 +52,12 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let mut deadline = deadline;
         // The peer's answer may be among the frames that have arrived while the process was stopped.
-        if let Some(extended) = deadline.extended_if_overdue(now) {
+        if !connection.is_limit_extended
+            && let Some(extended) = deadline.extended_if_overdue(now)
+        {
             deadline = extended;
             connection.stage = Stage::Handshake(deadline);
+            connection.is_limit_extended = true;
         }
         let Some(connection) = self.connections.get(&handle) else { return false };
         let error = match self.state_of(connection) {

@@ -345,6 +345,7 @@ impl Host {
             offload_requested: false,
             history,
             stage: Stage::Open,
+            is_limit_extended: false,
             solicit_at: now,
             forced_retransmit: None,
             receive: ReceiveHalf {

@@ -326,11 +326,14 @@ impl Rnic {
         let mut worked = self.objects.returns.is_pending() && self.take_returns();
         while let Some((deadline, id)) = self.deadlines.take_due(now) {
             worked = true;
-            if let Some(extended) = deadline.extended_if_overdue(now) {
-                self.with_stream(id, |stream, _, _| stream.deadline = Some(extended));
-            } else {
-                self.with_stream(id, |stream, objects, config| stream.expire(objects, config, now));
-            }
+            let later = deadline.extended_if_overdue(now);
+            self.with_stream(id, |stream, objects, config| match later {
+                Some(later) if stream.extended != Some(deadline) => {
+                    stream.extended = Some(later);
+                    stream.deadline = Some(later);
+                }
+                _ => stream.expire(objects, config, now),
+            });
         }
         if !self.deferred.is_empty() {
             worked |= self.end_deferred(Some(now));

@@ -121,6 +121,8 @@ pub(crate) struct Stream {
     waiting: Option<Box<Waiting>>,
     /// Time at which [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
+    /// Last deadline that was extended because the process was stopped. It is not extended again.
+    pub(crate) extended: Option<Instant>,
     /// True if the stream is scheduled.
     pub(crate) is_scheduled: bool,
     /// True if posted requests are deferred to the next poll.
@@ -188,6 +190,7 @@ impl Stream {
             progress_limit: None,
             waiting: None,
             deadline: None,
+            extended: None,
             is_scheduled: false,
             is_deferred: false,
             is_recalling: false,
