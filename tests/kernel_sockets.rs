@@ -166,7 +166,7 @@ fn lab_runs_without_privileges() {
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={ORDINARY_USER_ID}")).arg(format!("--regid={ORDINARY_USER_ID}"));
     command.args(["--clear-groups", "--inh-caps=-all", "--"]);
-    // The script limits user namespaces inside a user namespace of its own.
+    // The script limits user namespaces inside a separate user namespace.
     command.args(["unshare", "--map-root-user", "--mount", "--", "sh", "-c", &script]);
     command.current_dir(Path::new("/"));
     let mut lab = Process::start(&host, command, Output::Lines);
@@ -250,7 +250,7 @@ fn options_of_nodes_are_refused() {
     }
 }
 
-// Unreachable peer: the kernel gives up, and flue reports the timeout.
+// Unreachable peer: the kernel aborts the connection, and flue reports the timeout.
 #[test]
 fn unreachable_peer_times_out() {
     if lacks(NEEDS) {

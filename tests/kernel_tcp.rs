@@ -167,7 +167,7 @@ impl TcpRun<'_> {
         self.run(&host, &host, &place)
     }
 
-    /// Runs [`Self::on_one_tap`] with the connection offloaded from its first byte and hardly any retransmission. A
+    /// Runs [`Self::on_one_tap`] with the connection offloaded from its first byte and almost no retransmission. A
     /// kernel that is not scheduled for 2 ms receives a tail loss probe (RFC 8985 §7). A reader that is not scheduled
     /// fills its socket's backlog, which drops a segment. Segments hold at most `mtu` bytes; each list ends in a push
     /// (CH-SND-5). The counters may miss the last data in flight, [`IN_FLIGHT_BYTES_MAX`].

@@ -141,7 +141,7 @@ fn flue(runtime: &Scratch, line: &str) -> Command {
     command
 }
 
-// The data path remains in the host stack at both ends or at one, or is offloaded at once.
+// The data path remains in the host stack at both ends or at one, or is offloaded immediately.
 #[test]
 fn queue_pairs_run_in_either_stack() {
     if lacks(NEEDS) {

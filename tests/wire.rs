@@ -60,7 +60,7 @@ fn assert_clean(wire: &Counters) {
     }
 }
 
-/// Checks a wire without impairments: it carries everything, and the kernels hardly retransmit. A kernel that is not
+/// Checks a wire without impairments: it carries everything, and the kernels rarely retransmit. A kernel that is not
 /// scheduled sends a tail loss probe.
 fn cleanly(options: &str, at: IpAddr) {
     let run = || clean_run(options, at);

@@ -1,10 +1,10 @@
 //! Child processes: start, wait with a deadline, clean up.
 //!
-//! Output is written to memfds, so that no program blocks on a full pipe. Each program has a process group of its own:
+//! Output is written to memfds, so that no program blocks on a full pipe. Each program has its own process group:
 //! Ctrl-C reaches only this process, and a program is killed together with its children, also on drop.
 //!
 //! Limits: the last [`OUTPUT_BYTES_MAX`] of a program's output are read. A starting server is checked every
-//! [`READY_CHECK_INTERVAL`], and at once when it exits or a signal arrives.
+//! [`READY_CHECK_INTERVAL`], and immediately when it exits or a signal arrives.
 
 use std::{
     fs::{self, File},

@@ -259,12 +259,12 @@ impl Host {
         work
     }
 
-    /// Time of the next call of [`Host::poll`] without new input. `now` or earlier means at once.
+    /// Time of the next call of [`Host::poll`] without new input. `now` or earlier means immediately.
     pub fn poll_at(&self, _now: Instant) -> Option<Instant> {
         self.wake_at
     }
 
-    /// Changes the settings that the host applies itself (Nagle, keep-alive, TTL, `max_rt`). They apply at once to
+    /// Changes the settings that the host applies itself (Nagle, keep-alive, TTL, `max_rt`). They apply immediately to
     /// connections in the host, and by an update to offloaded ones (CH-UPD-5).
     ///
     /// # Errors

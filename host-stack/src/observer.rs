@@ -154,7 +154,7 @@ pub(crate) struct Flow {
     round_trips: RoundTrips,
     /// Time of the last data transmission.
     pub(crate) last_sent_at: Instant,
-    /// Time of the first transmission of the data that are in flight.
+    /// Time of the first transmission of the data that is in flight.
     pub(crate) in_flight_since: Instant,
     /// Time of the peer's last progress: an acknowledgment of new data, a closed window, or the start of the current
     /// flight.
@@ -420,8 +420,8 @@ impl Flow {
     /// Window field to show to smoltcp instead of the segment's own, if that would shrink the window over data in
     /// flight. Called before [`Flow::incoming`]. Of two acknowledgments that differ only in their window, the older
     /// may arrive last. smoltcp would use its window, and retransmit no more than fits. So data in flight stay inside
-    /// the window, and no new data do (RFC 9293 §3.8.6, SHLD-15, MAY-7). With a closed window nothing is in flight: see
-    /// [`Flow::is_overrun`].
+    /// the window, and no new data does (RFC 9293 §3.8.6, SHLD-15, MAY-7). With a closed window nothing is in flight:
+    /// see [`Flow::is_overrun`].
     pub(crate) fn kept_window(&self, frame: &Segment<'_>) -> Option<u16> {
         let in_flight = u32::try_from(self.stack_max.distance(frame.ack)).ok()?;
         if in_flight == 0 || !self.is_current(frame) {

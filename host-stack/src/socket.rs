@@ -271,7 +271,7 @@ pub enum Notice {
         error: HostError,
     },
     /// The handshake is complete. If `offloading`, the next upcall of the connection is `OffloadClient::offloaded`;
-    /// otherwise its data arrive as `Data`.
+    /// otherwise its data arrives as `Data`.
     ///
     /// Repeated, with `offloading` false, if the target has refused the connection. The host then serves it and
     /// completes by `Sent` the lists that `Offloading` counted as outstanding. The client resends the lists that

@@ -3,8 +3,8 @@
 //! Each stream has a [`Switch`]. Sends are posted to the target while the connection is offloaded, to the host stack
 //! while it is not, and are queued during a transition (CH-ARC-3).
 //!
-//! Received data are indicated, or fill receive requests posted in advance ([`Streams::post_receives`], CH-RCV-1): in
-//! order, each until it is full or a PSH completes it. Without a request data are indicated again.
+//! Received data is indicated, or fill receive requests posted in advance ([`Streams::post_receives`], CH-RCV-1): in
+//! order, each until it is full or a PSH completes it. Without a request data is indicated again.
 //!
 //! Limits: a stream with [`RECEIVE_QUEUE_BYTES_MAX`] unread bytes accepts no more from the target, and the peer's
 //! window closes; the posted requests may hold more. From the host it holds at most [`RECEIVE_CREDIT_BYTES`]. When a
@@ -37,11 +37,11 @@ pub use offload_engine::listing::OffloadState;
 /// Maximum unread bytes of one stream.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Minimum size of received data that are kept in place: at least half of the memory they hold is data. Smaller data
+/// Minimum size of received data that is kept in place: at least half of the memory it holds is data. Smaller data
 /// are copied.
 const KEEP_BYTES_MIN: usize = 32 * 1024;
 
-/// Size of the blocks to which received data are copied, in bytes. The minimum suits a stream of a few bytes. The
+/// Size of the blocks to which received data is copied, in bytes. The minimum suits a stream of a few bytes. The
 /// maximum fits into the CPU's cache together with the data read into it.
 const BLOCK_BYTES: RangeInclusive<usize> = 4 * 1024..=256 * 1024;
 /// Number of pieces of the first piece's size that a block is allocated for.
@@ -103,7 +103,7 @@ pub struct StreamStatus {
     pub unacknowledged: usize,
     /// Bytes received and not yet read.
     pub unread: usize,
-    /// True if the peer has sent FIN; no more data follow once `unread` is 0.
+    /// True if the peer has sent FIN; no more data follows once `unread` is 0.
     pub peer_closed: bool,
     /// True if our FIN is acknowledged.
     pub shut_down: bool,
@@ -200,7 +200,7 @@ impl Stream {
         self.status.shut_down |= self.switch.detects_offloaded_fin(|| io.query().delegated.state);
     }
 
-    /// Posts receive requests of `bytes` each, unless enough are posted or too much data are unread.
+    /// Posts receive requests of `bytes` each, unless enough are posted or too much data is unread.
     fn post_receives(&mut self, io: &mut ConnectionIo<'_>, bytes: usize) {
         let is_over = self.status.peer_closed || self.status.closed;
         if bytes == 0 || is_over || self.status.unread > RECEIVE_QUEUE_BYTES_MAX {
@@ -264,8 +264,8 @@ impl Streams {
     }
 
     /// Keeps two receive requests of `bytes` each posted on every offloaded stream (CH-RCV-1), at most
-    /// [`RECEIVE_QUEUE_BYTES_MAX`]. 0, the default: none, data are indicated. Applies from the next offload of each
-    /// stream. Data are copied from a request, whose memory is posted again, so one-byte requests do not use more
+    /// [`RECEIVE_QUEUE_BYTES_MAX`]. 0, the default: none, data is indicated. Applies from the next offload of each
+    /// stream. Data is copied from a request, whose memory is posted again, so one-byte requests do not use more
     /// memory.
     pub fn post_receives(&mut self, bytes: usize) {
         self.receive_bytes = bytes.min(RECEIVE_QUEUE_BYTES_MAX);

@@ -179,7 +179,7 @@ impl Switch {
         self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
     }
 
-    /// Accepts a chain. Returns it if the target accepts it at once; otherwise it is queued.
+    /// Accepts a chain. Returns it if the target accepts it immediately; otherwise it is queued.
     pub fn send(&mut self, chain: NblChain) -> Option<NblChain> {
         if self.serves_target() && self.waiting.is_empty() {
             self.lists += chain.len();

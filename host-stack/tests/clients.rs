@@ -85,7 +85,7 @@ impl Bench {
         panic!("condition not reached");
     }
 
-    /// Sends one more KiB from node 2, so that data are always in flight.
+    /// Sends one more KiB from node 2, so that data is always in flight.
     fn far_sends(&mut self) {
         self.pair.send(1, self.far, Bytes::from_static(&[7; 1024]));
     }

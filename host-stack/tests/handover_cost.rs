@@ -142,7 +142,7 @@ fn quantiles(mut nanos: Vec<u64>) -> [f64; 2] {
 #[derive(Clone, Copy)]
 enum Load {
     Idle,
-    /// The left node has posted data that are not acknowledged.
+    /// The left node has posted data that is not acknowledged.
     InFlight(usize),
     /// The right node has sent data that the left client does not read.
     Undelivered(usize),

@@ -175,7 +175,7 @@ fn half_closed_connection_is_reset() {
     });
 }
 
-// The peer has closed and waits for our FIN: the FIN is requested, and the node is shut down at once.
+// The peer has closed and waits for our FIN: the FIN is requested, and the node is shut down immediately.
 #[test]
 fn requested_fin_is_sent() {
     for_each_way(|bench| {

@@ -127,7 +127,7 @@ fn threads_of_callbacks() {
     }
 }
 
-// From the three standard descriptors to enough for a listener and a connect. No sanitizer: it opens files of its own.
+// From the three standard descriptors to enough for a listener and a connect. No sanitizer: it opens its own files.
 #[test]
 fn calls_without_a_descriptor_left_fail_for_lack_of_resources() {
     if let Some(program) = compile_with("limits", &[]) {

@@ -122,7 +122,7 @@ fn addresses_of_both_families() {
         netlink.add_address("br0", v4).unwrap();
         assert_eq!(errno(netlink.add_address("br0", v4)), Some(Errno::EXIST));
         netlink.add_address("br0", "fd77::1/64".parse().unwrap()).unwrap();
-        // Without duplicate address detection an address can be bound to at once.
+        // Without duplicate address detection an address can be bound to immediately.
         netlink.set_up("lo").unwrap();
         std::net::TcpListener::bind("10.77.0.1:0").unwrap();
         std::net::TcpListener::bind("[fd77::1]:0").unwrap();

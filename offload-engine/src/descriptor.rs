@@ -1,9 +1,9 @@
 //! Descriptors of a library that is a guest in a process.
 //!
 //! Servers close unknown descriptors when they become a daemon, often those up to a fixed number, and
-//! open files of their own under the lowest free numbers. So descriptors that no program sees have high numbers.
+//! open their own files under the lowest free numbers. So descriptors that no program sees have high numbers.
 //!
-//! A program that closes all descriptors closes these as well, and may open files of its own under their numbers. The
+//! A program that closes all descriptors closes these as well, and may open its own files under their numbers. The
 //! library must not use such a number again. [`watch`] opens a sentinel: a memory file with a random offset, which no
 //! other file has. Once the sentinel is closed or replaced, all descriptors of the process count as lost
 //! ([`are_lost`]): threads check that before a pass over descriptors, and [`Guarded`] closes none.

@@ -326,7 +326,7 @@ mod tests {
         NetBuffer::from(Bytes::from_static(b"x")).advance(2);
     }
 
-    // The data keeps its offset, in memory of its own. Private memory is not copied.
+    // The data keeps its offset, in separate memory. Private memory is not copied.
     #[test]
     fn detached_data_is_a_copy() {
         let source = shared(&[1, 2, 3, 4]);

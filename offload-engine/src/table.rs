@@ -1,5 +1,5 @@
-//! Tables of objects with names that go stale: a name is a slot and the generation of its object, and never finds the
-//! object that took the slot later.
+//! Tables of objects with names that become stale: a name is a slot and the generation of its object, and never finds
+//! the object that took the slot later.
 //!
 //! The generations of a slot begin at [`Table::starting_at`]'s first and grow by its step with each object. So tables
 //! with the same step and different firsts have no name in common, and a name is given again only after 2^32 / step
@@ -25,7 +25,7 @@ pub trait Name: Copy {
 
 #[derive(Debug)]
 struct TableSlot<T> {
-    /// That of the object, or of the next one.
+    /// Generation of the object, or of the next one.
     generation: u32,
     object: Option<T>,
 }

@@ -31,7 +31,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 const BYTES: usize = 4096;
 
-/// Queue pair with memory, and a completion queue of its own.
+/// Queue pair with memory, and its own completion queue.
 struct End {
     completions: Completions,
     qp: Qp,

@@ -323,7 +323,7 @@ fn other_starts() {
     }
 }
 
-// MPA-5.1-3, MPA-A.4-1: in siw's zero-copy path each CRC has a segment of its own; other FPDUs are decoded in place.
+// MPA-5.1-3, MPA-A.4-1: in siw's zero-copy path each CRC has a separate segment; other FPDUs are decoded in place.
 #[test]
 fn crc_in_a_segment_of_its_own() {
     let decoded = decode_file("siw-send-bw.pcap");

@@ -362,7 +362,7 @@ fn connections_leave_nothing() {
     for round in 0..300 {
         let mut peer = TcpStream::connect(server).unwrap();
         match round % 3 {
-            // Closes with data, closes at once, or is silent until it is closed.
+            // Closes with data, closes immediately, or is silent until it is closed.
             0 => peer.write_all(b"MPA ID Req").unwrap(),
             1 => drop(peer),
             _ => {

@@ -3,7 +3,7 @@
 //! Each direction ends independently. The end of standard input is sent as a FIN, while the other direction continues;
 //! the peer's FIN ends standard output. The run ends when both have ended.
 //!
-//! Reading and writing block, but the node must not block. Each runs on a thread of its own, with a bounded queue
+//! Reading and writing block, but the node must not block. Each runs on a dedicated thread, with a bounded queue
 //! ([`QUEUE_CHUNKS_MAX`] chunks of at most [`CHUNK_BYTES_MAX`] bytes). [`Pump::step`] moves data without blocking; the
 //! threads wake the node when more may be possible. At most [`UNACKNOWLEDGED_BYTES_MAX`] bytes passed to TCP are
 //! unacknowledged.

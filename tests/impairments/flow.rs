@@ -1,7 +1,7 @@
 //! Connection that carries zeros for a time, and the number of bytes received.
 //!
 //! A *sink* accepts a connection and counts, a *source* connects and sends. Each runs on its own thread until it is
-//! stopped; an earlier failure ends the measurement at once.
+//! stopped; an earlier failure ends the measurement immediately.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

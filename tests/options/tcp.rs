@@ -48,7 +48,7 @@ fn offload(bench: &Bench) {
     of("auto", 64 << 10, "Offloaded");
 }
 
-// Lists are queued ahead of a slow wire, so that the send queue is hardly ever empty between them.
+// Lists are queued ahead of a slow wire, so that the send queue is rarely empty between them.
 fn psh(bench: &Bench) {
     let [list, empty] = ["list", "empty"].map(|value| {
         let mut flue = bench.listen(&format!("--psh {value} --rate 20Mbit"), Output::Bytes);

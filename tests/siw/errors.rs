@@ -91,7 +91,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     let mut findings = String::new();
     let mut unlogged = 0;
     for case in CASES {
-        // A Send without a posted receive ends the connection at once, as between adapters.
+        // A Send without a posted receive ends the connection immediately, as between adapters.
         let options = "--rnr-timeout 0 --pcap CAPTURE";
         let name = case.name;
         let mut tries = 0;

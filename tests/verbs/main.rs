@@ -41,7 +41,7 @@ fn library() -> PathBuf {
     library
 }
 
-/// Namespace with an interface besides loopback; unless one has an IPv6 address, getaddrinfo(3) refuses `::1`.
+/// Namespace with an interface other than loopback; unless one has an IPv6 address, getaddrinfo(3) refuses `::1`.
 fn machine() -> Namespace {
     let host = Namespace::new();
     host.ip("link add eth0 type veth peer name eth1");

@@ -26,7 +26,7 @@ pub(crate) struct Programs<'a> {
     pub(crate) name: &'a str,
     /// Debian package.
     pub(crate) package: &'a str,
-    /// Options of `flue run` besides those of the node.
+    /// Options of `flue run` other than those of the node.
     pub(crate) options: &'a str,
     pub(crate) server: Option<&'a str>,
     pub(crate) client: &'a str,

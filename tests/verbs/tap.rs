@@ -59,7 +59,7 @@ fn rping_with_a_map() {
     assert!(!said.contains("10.9.0.1"), "{said}");
 }
 
-// A node cannot connect to itself, which is reported at once; an address of the kernel is not reachable over the
+// A node cannot connect to itself, which is reported immediately; an address of the kernel is not reachable over the
 // node.
 #[test]
 fn addresses_that_a_node_does_not_reach() {

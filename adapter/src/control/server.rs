@@ -54,7 +54,7 @@ mod session;
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
 /// Minimum pause between two turns of the server.
 const TURN_INTERVAL_MIN: Duration = Duration::from_millis(1);
-/// Pause after a failed accept: without free descriptors it would fail again at once.
+/// Pause after a failed accept: without free descriptors it would fail again immediately.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Connections that a control socket serves.

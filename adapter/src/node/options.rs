@@ -177,7 +177,7 @@ pub struct NodeOptions {
     pub txqueuelen: Option<u32>,
 
     /// Queues of the TAP: 1..=16.
-    // Commands that can use several have an option of their own.
+    // Commands that can use several have their own option.
     #[cfg_attr(feature = "clap", arg(skip = 1_u8))]
     pub queues: u8,
 

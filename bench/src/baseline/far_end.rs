@@ -1,4 +1,4 @@
-//! Far end of a run, on a thread of its own.
+//! Far end of a run, on a dedicated thread.
 
 use std::thread::{self, JoinHandle};
 

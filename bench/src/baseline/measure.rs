@@ -95,7 +95,7 @@ impl Stopwatch {
         Self { warm_until, length, first: None, last: None }
     }
 
-    /// Returns true if the measured period is over; `count` is the receiver's count so far. Call it every few
+    /// Returns true if the measured period has ended; `count` is the receiver's count so far. Call it every few
     /// microseconds.
     pub(super) fn is_over(&mut self, count: u64) -> bool {
         let now = Instant::now();
@@ -112,7 +112,7 @@ impl Stopwatch {
         self.last.is_some()
     }
 
-    /// Returns true if the warm-up is over.
+    /// Returns true if the warm-up has ended.
     pub(super) const fn is_warm(&self) -> bool {
         self.first.is_some()
     }
@@ -145,13 +145,13 @@ impl SpinThenYield {
     /// Waits per clock read.
     const WAITS_PER_CLOCK: u32 = 256;
 
-    /// Creates a strategy that yields at once, for throughput.
+    /// Creates a strategy that yields immediately, for throughput.
     pub(super) const fn new() -> Self {
         Self { polls_before_yield: 0, waits: 0, since: None }
     }
 
-    /// Creates a strategy that polls for about a round trip before it yields, for latency. Yields at once if both ends
-    /// share a CPU.
+    /// Creates a strategy that polls for about a round trip before it yields, for latency. Yields immediately if both
+    /// ends share a CPU.
     pub(super) fn for_answers(common: &Common) -> Self {
         const POLLS: u32 = 64;
         let is_alone = thread::available_parallelism().is_ok_and(|count| count.get() == 1)

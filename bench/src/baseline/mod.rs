@@ -10,7 +10,7 @@
 //! sched_yield(2). There is no loss recovery: a lost frame makes the run fail, because the result would be misleading.
 //! Both ends are threads of one process. Bytes are counted at the receiver.
 //!
-//! A run has a network namespace of its own, unless `--tap` names TAPs. It prints one line of JSON, also on failure.
+//! A run has its own network namespace, unless `--tap` names TAPs. It prints one line of JSON, also on failure.
 //! `libfabric.c` in this directory is the baseline for libfabric, in C because its interface is.
 
 mod bare;

@@ -234,7 +234,7 @@ struct Transfer {
     dropped_frames: u64,
 }
 
-/// Writes until the measured period is over; returns the number of bytes. `arrived` returns the receiver's count.
+/// Writes until the measured period has ended; returns the number of bytes. `arrived` returns the receiver's count.
 fn write_for_a_while(
     stack: &mut Stack,
     watch: &mut Stopwatch,
@@ -309,7 +309,7 @@ pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
     conclude(args, &watch, &run.end(bytes, cpu_before)?)
 }
 
-/// Two smoltcp stacks; the far one runs on a thread of its own.
+/// Two smoltcp stacks; the far one runs on a dedicated thread.
 struct Pair {
     test_bed: TestBed,
     near: Stack,

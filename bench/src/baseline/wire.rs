@@ -122,7 +122,7 @@ struct FarEndResult {
     cpu_seconds: f64,
 }
 
-/// Two ports; the far one is used by a thread of its own.
+/// Two ports; the far one is used by a dedicated thread.
 struct Pair {
     test_bed: TestBed,
     near: Port,

@@ -73,7 +73,8 @@ impl Tools<'_> {
         }))
     }
 
-    /// Returns `end` under strace, which writes to `file`. The end is killed with strace, and strace with this process.
+    /// Returns `end` under strace, which writes to `file`. The end is killed when strace exits, and strace when this
+    /// process exits.
     fn under_strace(&self, strace: &Path, file: &Path, end: End) -> End {
         let mut line = words(["-c", "-f", "-o"]);
         line.push(file.into());

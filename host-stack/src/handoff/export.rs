@@ -2,7 +2,7 @@
 //!
 //! The first probe, a challenge ACK, does not change the socket. Its answer is compared with the recorded wire state
 //! and the caller's byte counts. If they disagree the export is refused, and the connection continues in the host. Only
-//! after that are the received data read from the socket. Send data are not read from it: the caller has the net buffer
+//! after that is the received data read from the socket. Send data is not read from it: the caller has the net buffer
 //! lists from which they were written.
 //!
 //! Clock: the socket's time advances by 2 s, past the limit of one challenge ACK per second (P6).
@@ -149,7 +149,7 @@ fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
     }
 }
 
-/// Sends a delayed acknowledgment, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
+/// Sends a delayed acknowledgment, since no timer may remain (CH-INI-7). The socket alone, in a separate set, is
 /// polled at the time at which the delay expires. It is returned in another slot of `sockets`.
 pub(crate) fn push_acknowledgment(
     now: SmolInstant,
@@ -171,7 +171,7 @@ struct ProbeAnswer {
     snd_una: SeqNum,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
-    /// True if data are unacknowledged or unsent.
+    /// True if data is unacknowledged or unsent.
     has_unacknowledged: bool,
 }
 
@@ -269,7 +269,7 @@ impl StateExtractor {
         while socket.can_recv() {
             match socket.recv(|data| (data.len(), Bytes::copy_from_slice(data))) {
                 Ok(piece) => pieces.push(piece),
-                // Every exported state may receive while data are queued.
+                // Every exported state may receive while data is queued.
                 Err(_) => break,
             }
         }
@@ -287,7 +287,7 @@ impl StateExtractor {
         let mut blocks = Vec::new();
         for _ in 0..=BLOCKS_MAX {
             // An empty segment at RCV.NXT touches no block, so the lowest is reported next. Data left of the window are
-            // acknowledged at once, without a rate limit.
+            // acknowledged immediately, without a rate limit.
             let probe = self.stage.bare(rcv_nxt, snd_una, u16::MAX);
             self.stage.inject(self.clock, &probe);
             let mut stale = self.stage.bare(rcv_nxt - 2, snd_una, u16::MAX);

@@ -52,7 +52,7 @@ const BUFFER_BYTES_MAX: usize = 1 << 30;
 /// Reason for a failed import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ImportError {
-    /// SND.UNA <= SND.MAX does not hold, or the data do not reach SND.MAX (P10).
+    /// SND.UNA <= SND.MAX does not hold, or the data does not reach SND.MAX (P10).
     #[error("send sequence variables and data disagree")]
     SendSequence,
     /// The phase leaves nothing for a socket to do.
@@ -76,7 +76,7 @@ pub(crate) struct Imported {
     pub(crate) socket: Socket<'static>,
     /// Bytes in its send buffer, from SND.UNA on. The rest of the send data is written when there is room.
     pub(crate) written: u64,
-    /// True if our FIN is requested. If the socket is not closed yet, the caller closes it after all data are written.
+    /// True if our FIN is requested. If the socket is not closed yet, the caller closes it after all data is written.
     pub(crate) closing: bool,
     /// Difference between the window scale on the wire and smoltcp's.
     pub(crate) scale_raise: u8,
@@ -381,7 +381,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Peer window shown to the socket, in units of the wire. A window that has closed over data and FIN in flight is
-    /// shown as before: they are retransmitted, and no new data are left to send.
+    /// shown as before: they are retransmitted, and no new data is left to send.
     fn exact_window(&self) -> u16 {
         if self.delegated.snd_wnd == 0 && self.in_flight > 0 {
             return self.replay_window();

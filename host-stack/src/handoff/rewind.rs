@@ -20,7 +20,7 @@ pub(crate) const fn can_rewind(state: State) -> bool {
     matches!(state, State::Established | State::CloseWait | State::FinWait1 | State::Closing)
 }
 
-/// Returns the socket with nothing in flight and a closed window. Its state satisfies [`can_rewind`], data are in
+/// Returns the socket with nothing in flight and a closed window. Its state satisfies [`can_rewind`], data is in
 /// flight, and no acknowledgment is due: it would be lost.
 pub(crate) fn rewind(
     now: Instant,

@@ -55,13 +55,13 @@ struct SocketEnd {
     /// Bytes written to all sockets, and bytes read.
     stream_out: u64,
     stream_in: u64,
-    /// Accepted data that are not yet written.
+    /// Accepted data that is not yet written.
     rest: VecDeque<bytes::Bytes>,
     /// Salt of the sent stream.
     stream: u64,
     /// As in the host.
     scale_raise: u8,
-    /// True to close the socket when all data are written.
+    /// True to close the socket when all data is written.
     closing: bool,
     clock: TimestampClock,
     imported: bool,
@@ -599,7 +599,7 @@ fn moves_without_loss() {
     }
 }
 
-// The same with loss and reordering: out-of-order data are exported too (RFC 2018 §8, no reneging).
+// The same with loss and reordering: out-of-order data is exported too (RFC 2018 §8, no reneging).
 #[test]
 fn moves_under_loss() {
     let mut out_of_order = 0;

@@ -253,7 +253,7 @@ impl SendHalf {
         })
     }
 
-    /// True if all data are in the socket.
+    /// True if all data is in the socket.
     pub(super) const fn all_written(&self) -> bool {
         self.written == self.posted
     }

@@ -162,7 +162,7 @@ impl Host {
             }
             return Verdict::Drop;
         }
-        // A peer that has closed last and dropped its state answers late segments with RST. Received data are still
+        // A peer that has closed last and dropped its state answers late segments with RST. Received data is still
         // delivered to the client (RFC 1337; RFC 9293 §3.10.7.4: the user is not signaled).
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;

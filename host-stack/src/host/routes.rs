@@ -29,8 +29,8 @@ use super::{
 };
 
 impl Host {
-    /// Changes the default gateways. New packets use them at once; offloaded connections as soon as the new next hop
-    /// has answered.
+    /// Changes the default gateways. New packets use them immediately; offloaded connections as soon as the new next
+    /// hop has answered.
     ///
     /// # Errors
     /// [`ConfigError::Gateway`]; nothing is changed.

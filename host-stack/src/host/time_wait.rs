@@ -4,7 +4,7 @@
 //! last is removed with its last ACK. Later retransmissions of the peer would be answered with RST: a FIN whose
 //! acknowledgment was lost, or the end of a window that is retransmitted as a whole. A peer that has delivered
 //! everything would have its connection reset. So the host keeps a record of a connection that both sides have closed,
-//! and removes the socket at once:
+//! and removes the socket immediately:
 //!
 //! * data, a FIN, and an empty segment from before RCV.NXT are acknowledged; data and a FIN restart the timer;
 //! * any other ACK, and an RST (RFC 1337), are dropped;
@@ -16,10 +16,10 @@
 //! answered again at its next timeout after the interval. There is no limit over all connections: it would reveal to an
 //! attacker whether segments forged for another connection were answered.
 //!
-//! A record holds no port. A new connection to the same peer address and port may reuse it at once if the peer closed
-//! first, otherwise after [`REUSE_DELAY`]. Limits: [`RECORDS_MAX`], about 300 bytes each; the oldest record is evicted
-//! first, even if its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), checked when
-//! a record is created or looked up, so that it needs no wake-up.
+//! A record holds no port. A new connection to the same peer address and port may reuse it immediately if the peer
+//! closed first, otherwise after [`REUSE_DELAY`]. Limits: [`RECORDS_MAX`], about 300 bytes each; the oldest record is
+//! evicted first, even if its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait),
+//! checked when a record is created or looked up, so that it needs no wake-up.
 
 use alloc::collections::VecDeque;
 

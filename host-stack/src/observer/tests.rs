@@ -151,7 +151,7 @@ fn right_edge_stays() {
     assert_eq!((flow.right_edge, flow.acknowledged), (SeqNum(61_901), SeqNum(1101)));
 }
 
-// RFC 6298 §2.2, §2.3: the handshake is the first sample, data follow; §3: no sample of retransmitted segments.
+// RFC 6298 §2.2, §2.3: the handshake is the first sample, data follows; §3: no sample of retransmitted segments.
 #[test]
 fn round_trips_are_timed() {
     let at = Instant::from_millis;

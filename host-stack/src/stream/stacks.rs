@@ -165,7 +165,7 @@ impl OffloadClient for Streams {
             stream.push_received(received);
         }
         stream.refused = taken < data.len();
-        // Data are indicated because no request is posted.
+        // Data is indicated because no request is posted.
         stream.post_receives(io, self.receive_bytes);
         taken
     }

@@ -174,7 +174,7 @@ fn receive_requests_are_filled() {
         let (first, before) = (pieces.len(), part.len() * round);
         pair.send(0, near, Bytes::copy_from_slice(part));
         if round == 2 {
-            // Nothing is read, so all data that fit are held.
+            // Nothing is read, so all data that fits is held.
             pair.run(LIMIT, |pair| {
                 (streams(&mut pair.b).status(far)?.unread >= part.len() - REQUEST_BYTES)
                     .then_some(())
@@ -199,7 +199,7 @@ fn receive_requests_are_filled() {
     assert_eq!(stream.request_memory.len(), RECEIVES_POSTED);
 }
 
-// While too much data are unread no request is posted; requests are posted again with the next data for which there is
+// While too much data is unread no request is posted; requests are posted again with the next data for which there is
 // room.
 #[test]
 fn receive_requests_pause() {

@@ -135,7 +135,7 @@ impl OffloadClient for VerifiedStreams {
         OffloadClient::receive(&mut self.streams, io, data, push)
     }
 
-    /// CH-RCC-1, -3: in posting order; the data are the next of the stream, whatever the status.
+    /// CH-RCC-1, -3: in posting order; the data is the next of the stream, whatever the status.
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         for list in chain {
             let seen = self.completions.entry(io.handle).or_default();

@@ -96,7 +96,7 @@ pub(crate) struct Walker {
     alarm: Option<Instant>,
     /// Polling interval.
     pub(crate) tick: Option<Duration>,
-    /// True if connections may end before all data are transferred.
+    /// True if connections may end before all data is transferred.
     ends_early: bool,
     pub(crate) seen: Coverage,
 }
@@ -198,7 +198,7 @@ impl Walker {
         let log = self.logs.entry(handle).or_default();
         let (refused, has_room) =
             (core::mem::take(&mut log.refused), log.posted.len() < POSTED_MAX);
-        // After the FIN a request completes at once: with many such ends the nodes would seldom be idle.
+        // After the FIN a request completes immediately: with many such ends the nodes would seldom be idle.
         let rarity = if status.peer_closed { 20 } else { 1 };
         let posts = has_room && self.chance(self.profile.posts.div_ceil(rarity));
         if !refused && !posts {

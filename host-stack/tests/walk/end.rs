@@ -59,7 +59,7 @@ pub(crate) struct End {
     pub(crate) is_over: bool,
     /// End of the pause in posting; `None` before the pause.
     paused_until: Option<Instant>,
-    /// True if it may end before all data are transferred.
+    /// True if it may end before all data is transferred.
     pub(crate) may_end_early: bool,
     /// Remaining turns before it resets the connection.
     abort_in: Option<u64>,
@@ -228,7 +228,7 @@ impl End {
                 handle,
                 chain,
             );
-            // Not all at once, so that later data are posted in another state.
+            // Not all at once, so that later data is posted in another state.
             if self.rng.rand_range(0..4) == 0 {
                 return;
             }
@@ -373,7 +373,7 @@ impl End {
         }
     }
 
-    /// Verifies that this end was permitted before all data were transferred.
+    /// Verifies that this end was permitted before all data was transferred.
     pub(crate) fn check_early_end(&self, status: StreamStatus, plan: &Plan) -> Result<(), String> {
         let is_right = match (status.error, plan.incidents.ending) {
             _ if !status.closed => false,

@@ -32,7 +32,7 @@ pub(crate) struct NarrowPath {
     pub(crate) black_hole: bool,
 }
 
-/// Reason for the end of connections before all data are transferred.
+/// Reason for the end of connections before all data is transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Ending {
     #[default]
@@ -142,7 +142,7 @@ impl Incidents {
             && self.fins_lost == [0; 2]
     }
 
-    /// True if connection `index` may end before all data are transferred.
+    /// True if connection `index` may end before all data is transferred.
     pub(crate) fn may_end_early(&self, index: usize) -> bool {
         match self.ending {
             Ending::Graceful => false,

@@ -1,5 +1,5 @@
 //! Random migration walks: two nodes over a lossy network on virtual time. At every event a seed decides whether a
-//! connection changes stacks, while data are transferred in both directions.
+//! connection changes stacks, while data is transferred in both directions.
 //!
 //! A run passes if every byte arrives in order, every list completes once and in order, no state is left in any table,
 //! and the peer's view is legal. A monitor on each side's wire accepts only segments that a single legal stack may send

@@ -33,7 +33,7 @@ impl<L: Link> Middlebox<L> {
         Self { link, stripped }
     }
 
-    /// Returns the frame without the options, if it is a SYN that has some of them.
+    /// Returns the frame without the options, if it is a SYN with any of them.
     fn strip(&self, frame: &TxFrame<'_>) -> Option<Vec<u8>> {
         // A SYN has no payload.
         if self.stripped == StrippedOptions::default() || !frame.payload.is_empty() {

@@ -35,7 +35,7 @@ pub(crate) struct Queues {
     pub(crate) count: [usize; 2],
     /// Percentage of the frames delivered on the wrong queue.
     pub(crate) wrong_pct: [u64; 2],
-    /// Queue of the first connection opened by the node; each further one uses the next queue.
+    /// Queue of the first connection opened by the node; each subsequent connection uses the next queue.
     first: usize,
     /// True if the threads of each node run in random order.
     pub(crate) free: [bool; 2],

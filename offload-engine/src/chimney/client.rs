@@ -118,7 +118,7 @@ impl ConnectionIo<'_> {
     }
 
     /// Copies unacknowledged data out of shared memory if at most `bytes_max` bytes are unacknowledged. The owner can
-    /// then reuse that memory at once, however long the peer delays. Returns true if the data was copied.
+    /// then reuse that memory immediately, however long the peer delays. Returns true if the data was copied.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
         !self.is_lent && self.connection.detach_tail(bytes_max)
     }
@@ -150,7 +150,7 @@ impl ConnectionIo<'_> {
         self.connection.tcp_state(self.now)
     }
 
-    /// Updates the cached class of the connection's state (CH §5.3). Changes take effect at once.
+    /// Updates the cached class of the connection's state (CH §5.3). Changes take effect immediately.
     pub fn update(&mut self, cached: TcpCached) {
         let update = TcpUpdate::of(&self.query().cached, cached);
         self.connection.update_cached(self.now, &update);

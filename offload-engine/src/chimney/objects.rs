@@ -178,7 +178,7 @@ impl Objects {
                 && self.hw_addresses.0.contains_key(&MacAddress(*address))
     }
 
-    /// Source address of a neighbor if it needs an entry of its own.
+    /// Source address of a neighbor if it needs a separate entry.
     fn explicit_source(&self, constant: &NeighborConst) -> Option<MacAddress> {
         let source = constant.dl_source_address;
         (source != MacAddress::default() && source != self.interface_mac).then_some(source)
@@ -430,7 +430,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Links a path to another neighbor (CH-UPD-2). Its former neighbor may be invalid: this is the usual reason to
+    /// Links a path to another neighbor (CH-UPD-2). Its previous neighbor may be invalid: this is the usual reason to
     /// relink.
     ///
     /// # Errors

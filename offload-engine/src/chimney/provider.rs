@@ -62,7 +62,7 @@ pub struct OffloadCapabilities {
     pub support_ipv6: bool,
     /// True if SACK is generated and used.
     pub support_sack: bool,
-    /// TcpConnectionOffloadCapacity: concurrent connections of both families. Further ones complete with
+    /// TcpConnectionOffloadCapacity: concurrent connections of both families. Further connections complete with
     /// OFFLOAD_TCP_ENTRIES.
     pub connections_max: usize,
     /// Concurrent path objects. Further ones complete with OFFLOAD_PATH_ENTRIES.

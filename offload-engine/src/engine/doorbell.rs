@@ -21,7 +21,7 @@ pub struct Doorbell {
     asleep: AtomicBool,
 }
 
-/// Conditions that end a sleep, besides the doorbell.
+/// Conditions that end a sleep, in addition to the doorbell.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sleep<'a> {
     /// File descriptor that ends the sleep when it becomes readable.
@@ -47,8 +47,8 @@ impl Doorbell {
         self.asleep.swap(true, Ordering::Acquire);
         let is_signaled = check_queues().is_some_and(|sleep| self.event.wait(sleep));
         let is_rung = !self.asleep.swap(false, Ordering::Relaxed);
-        // A ringer that cleared the announcement may signal after this. The next sleep then ends at once and clears the
-        // signal. A sleeper woken by the link alone makes no system call here.
+        // A ringer that cleared the announcement may signal after this. The next sleep then ends immediately and clears
+        // the signal. A sleeper woken by the link alone makes no system call here.
         if is_signaled || is_rung {
             self.event.clear();
         }
@@ -109,7 +109,7 @@ mod event {
                 return false;
             }
             let mut count = [0; 8];
-            // An empty counter (EAGAIN) is the usual case: no ring.
+            // EAGAIN: the counter is zero, because no thread has rung the doorbell. This is the usual case.
             rustix::io::read(&self.0, &mut count).is_ok()
         }
 
@@ -137,8 +137,8 @@ mod event {
     }
 }
 
-/// Model of an eventfd: a flag. A timeout expires at once, because a model has no clock. So does the wait for a full
-/// link.
+/// Model of an eventfd: a flag. A timeout expires immediately, because a model has no clock. So does the wait for a
+/// full link.
 #[cfg(loom)]
 mod event {
     use std::io;

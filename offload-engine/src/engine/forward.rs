@@ -4,7 +4,7 @@ use super::{Clients, Engine, port::ToHost};
 use crate::{chimney::provider::Forward, frame, status::NdisStatus, time::Instant};
 
 impl Engine {
-    /// Processes a segment that the host forwards for the named connection (CH-FWD-5). Completed at once.
+    /// Processes a segment that the host forwards for the named connection (CH-FWD-5). Completed immediately.
     pub(super) fn forward(&mut self, now: Instant, mut segment: Forward, clients: &mut Clients) {
         segment.status = self.take_forward(now, &segment, clients);
         match segment.status {

@@ -79,8 +79,8 @@ impl Engine {
     }
 
     /// Processes the connections that were touched: delivers events and transmits segments. Part of every
-    /// [`Engine::poll`]. Call it after using [`Engine::connections`] from outside, so that posted data is sent at once.
-    /// Returns true if there was work.
+    /// [`Engine::poll`]. Call it after using [`Engine::connections`] from outside, so that posted data is sent
+    /// immediately. Returns true if there was work.
     pub fn flush(&mut self, now: Instant, clients: &mut Clients) -> bool {
         // An unfinished connection moves to the end of the queue. It is processed again in the next iteration, after
         // frames were received.

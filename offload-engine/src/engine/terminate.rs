@@ -26,7 +26,7 @@ use crate::{
 
 impl Engine {
     /// Terminates the objects of a tree, or delays this until the link has returned the connections' payload. The send
-    /// lists are uploaded with the state, and the host may complete them at once. Nothing else is sent during the
+    /// lists are uploaded with the state, and the host may complete them immediately. Nothing else is sent during the
     /// delay.
     pub(super) fn terminate_or_delay(
         &mut self,

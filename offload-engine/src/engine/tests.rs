@@ -618,8 +618,8 @@ fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
     frame
 }
 
-// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is applied at once. The host receives it
-// too (CH §9.1, CH-UPD-5). An error that quotes no bytes in flight changes nothing.
+// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is applied immediately. The host receives
+// it too (CH §9.1, CH-UPD-5). An error that quotes no bytes in flight changes nothing.
 #[test]
 fn icmp_errors_are_delivered_to_connection_and_host() {
     let mut bench = Bench::new(10);

@@ -191,7 +191,7 @@ impl HeaderTemplate {
     }
 
     /// Returns the first of `count` consecutive identifications. The link increments it per datagram and wraps at 16
-    /// bits, into the host's half, unless the range fits. Atomic datagrams may reuse ids at once (RFC 6864 §4.1).
+    /// bits, into the host's half, unless the range fits. Atomic datagrams may reuse ids immediately (RFC 6864 §4.1).
     const fn take_ids(&mut self, count: u16) -> u16 {
         let first = match self.ip_id.checked_add(count - 1) {
             Some(_) => self.ip_id,

@@ -349,8 +349,8 @@ mod tests {
         assert!(kept(&batch).is_none());
     }
 
-    // A frame lent by a link uses no buffer of the batch, and is returned with the other frames or at once. Only part
-    // of a large frame may be kept. The frame is changed in a copy.
+    // A frame lent by a link uses no buffer of the batch, and is returned with the other frames or immediately. Only
+    // part of a large frame may be kept. The frame is changed in a copy.
     #[test]
     fn lent_frames_are_returned_to_link() {
         let mut batch = RxBatch::new(2);

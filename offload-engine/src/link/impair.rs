@@ -132,7 +132,7 @@ impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.flush_transmit(now);
         if self.unflushed {
-            // Due frames form a batch of their own.
+            // Due frames form a separate batch.
             Link::flush(self, now);
         }
         if self.receive.is_transparent() {

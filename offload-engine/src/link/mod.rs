@@ -188,13 +188,13 @@ pub trait Link: Send {
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome;
 
     /// Starts transmission of all frames accepted by [`Link::transmit`]. The engine calls it at the end of each batch
-    /// of transmits, and so before it sleeps. No effect for a link that sends at once.
+    /// of transmits, and so before it sleeps. No effect for a link that sends immediately.
     fn flush(&mut self, _now: Instant) {}
 
     /// Writes buffers that are not part of the data path, such as that of a capture.
     fn sync(&mut self) {}
 
-    /// Returns the descriptor that becomes readable when frames are queued or a loan is to be ended, if there is one.
+    /// Returns the descriptor that becomes readable when frames are queued or a loan must be ended, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// Time at which the link must be polled again: held frames become due. A link that wakes the engine

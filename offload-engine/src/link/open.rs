@@ -89,7 +89,7 @@ pub fn open_tap(options: &TapOptions) -> Result<OpenTap, TapError> {
     open_tap_at(NODE.as_ref(), options, Queueing::Single)
 }
 
-/// Attaches to each queue of a TAP. Each queue is a link of its own. The kernel distributes flows over them, and a flow
+/// Attaches to each queue of a TAP. Each queue is a separate link. The kernel distributes flows over them, and a flow
 /// follows the queue on which its frames were last written. All have the same capabilities. With one queue it is the
 /// same as [`open_tap`].
 ///

@@ -497,7 +497,7 @@ fn auto_mode_falls_back_without_header() {
     });
 }
 
-/// [`TX_PAYLOAD_SLICES_MAX`] slices are sent in one system call; one more is refused. Small frames are sent as one
+/// [`TX_PAYLOAD_SLICES_MAX`] slices are sent in one system call; more are refused. Small frames are sent as one
 /// piece.
 #[test]
 fn frame_of_many_slices_is_sent_in_one_call() {

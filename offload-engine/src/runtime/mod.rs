@@ -53,7 +53,7 @@ pub enum Urgency {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The time limit is over.
+    /// The time limit has expired.
     #[error("node: time limit exceeded")]
     TimedOut,
     /// The link is lost.

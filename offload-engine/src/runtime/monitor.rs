@@ -87,7 +87,7 @@ pub struct Monitor<K> {
     changed: Condvar,
     /// Changes that the condition of [`Monitor::wait_until`] may depend on. Written under the lock.
     changes: AtomicU64,
-    /// Threads that wait for the lock; the engine's thread lets them go first. A hint: nothing depends on when it is
+    /// Threads that wait for the lock; the engine's thread yields it to them. A hint: nothing depends on when it is
     /// seen.
     contenders: AtomicUsize,
     callbacks: Callbacks,
@@ -591,7 +591,7 @@ impl<K: Passive> Monitor<K> {
         }
     }
 
-    /// Calls `f` for a waiting thread and flushes its effects. Returns the outcome if the wait is over.
+    /// Calls `f` for a waiting thread and flushes its effects. Returns the outcome if the wait has ended.
     fn check<R>(
         &self,
         state: &mut State<K>,

@@ -4,13 +4,13 @@
 //! counted, and so are polls. While there are any, the thread dozes: it checks again every [`DOZE`], and the
 //! descriptors that wake the loop do not wake it. Otherwise it sleeps on them as any other sleeper.
 //!
-//! While the thread sleeps on the descriptors, each post is sent at once by the thread that posts. A consumer that
+//! While the thread sleeps on the descriptors, each post is sent immediately by the thread that posts. A consumer that
 //! posts large messages in sequence without a poll would then send each by itself. So after [`POSTS_MIN`] posts
 //! within one sleep, in which nothing has arrived, the thread dozes too, and flushes waiting posts whenever it wakes.
 //!
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes, or that
-//! polls memory, is served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze at once:
-//! a consumer is about to sleep in a system call of its own.
+//! polls memory, is served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze
+//! immediately: a consumer is about to sleep in a system call of its own.
 //!
 //! The thread also calls the callbacks that consumers' threads must not call within their calls
 //! ([`Monitor::with_progress_thread`]).
@@ -49,12 +49,12 @@ struct Seen {
 
 /// Thread that drives the core.
 enum Driver {
-    /// That of a consumer that polls or waits.
+    /// Thread of a consumer that polls or waits.
     Consumer,
     /// None: a consumer posts one request after the other, and nothing arrives. Waiting posts are sent once per
     /// [`DOZE`].
     Poster,
-    /// None that is seen, unless one is in a call at this moment.
+    /// None recorded, unless a consumer is in a call.
     Unseen,
     /// None: a consumer is about to sleep.
     None,
@@ -97,7 +97,7 @@ impl Presence {
         self.polls.fetch_add(if busy { POLLS_MIN } else { 1 }, Ordering::Relaxed);
     }
 
-    /// Records a post that may wait. Returns true if the thread is to be woken for it.
+    /// Records a post that may wait. Returns true if the thread must be woken for it.
     #[inline]
     fn post(&self) -> bool {
         let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;

@@ -34,7 +34,7 @@ crate::option_enum! {
     }
 }
 
-/// Options of a congestion controller besides its algorithm.
+/// Options of a congestion controller, other than its algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CongestionOptions {
     /// End the first slow start when the RTT rises (HyStart++, RFC 9406).

@@ -480,7 +480,7 @@ impl Connection {
     }
 
     /// True if the only pending event is a small send completion, and nothing is in flight. Large completions are
-    /// reported at once: their storage is reused by the next sends.
+    /// reported immediately: their storage is reused by the next sends.
     pub fn only_small_send_pending(&self) -> bool {
         let Some(Event::SendComplete(chain)) = self.events.front() else { return false };
         let is_small = |list: &NetBufferList| list.data_length() <= SMALL_LIST_BYTES_MAX;

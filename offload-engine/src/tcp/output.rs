@@ -1,6 +1,6 @@
 //! Selection of the next segment.
 //!
-//! Order: a RST; an ACK that must be a segment of its own; lost bytes; a tail loss probe; new bytes and the FIN; a
+//! Order: a RST; an ACK that must be a separate segment; lost bytes; a tail loss probe; new bytes and the FIN; a
 //! window probe; a keep-alive probe; a pending ACK. Every segment except the RST carries the current acknowledgment
 //! and window.
 //!

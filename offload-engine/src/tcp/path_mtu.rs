@@ -35,7 +35,7 @@ pub const MTU_MIN_IPV6: u32 = 1280;
 /// RFC 9293 §3.8.3.
 pub const BLACK_HOLE_TIMEOUTS: u8 = 3;
 /// Consecutive timeouts after a segment of this size was acknowledged. At five percent loss in both directions, one
-/// timeout in a hundred is followed by two more, and hardly any by four.
+/// timeout in a hundred is followed by two more, and almost none by four.
 pub const BLACK_HOLE_TIMEOUTS_PROVEN: u8 = 5;
 /// Time after which the original size is tried again (RFC 1191 §6.3 recommends ten minutes; RFC 8201 §4 at least five).
 pub const RAISE_AFTER: Duration = Duration::from_secs(600);

@@ -475,7 +475,7 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// True if the next ACK must be a segment of its own. SACK blocks are sent without data, so that a data segment
+    /// True if the next ACK must be a separate segment. SACK blocks are sent without data, so that a data segment
     /// never shrinks and a duplicate ACK meets the definition of RFC 5681 §2.
     #[inline]
     pub(super) fn needs_pure_ack(&self) -> bool {

@@ -313,7 +313,8 @@ impl Connection {
         }
     }
 
-    /// Applies an update of the cached class (CH §5.3). Its flags take effect at once; the values apply from now on.
+    /// Applies an update of the cached class (CH §5.3). Its flags take effect immediately; the values apply from now
+    /// on.
     pub fn update_cached(&mut self, now: Instant, update: &TcpUpdate) {
         self.now = now;
         let TcpUpdate { cached, keep_alive_restart, max_rt_restart, update_rcv_wnd } = *update;

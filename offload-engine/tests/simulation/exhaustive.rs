@@ -2,7 +2,7 @@
 //! All orders are tested up to a depth (`FLUE_DEPTH`, 6), without seeds.
 //!
 //! A run makes its decisions one by one. [`Choices`] records them and gives the next run the next combination, like a
-//! counter. Segments in flight are kept in a bag. Any of them may arrive next, with or without remaining in flight.
+//! counter. Segments in flight are kept in a set. Any of them may arrive next, with or without remaining in flight.
 //! Both ends are checked at every step. Then all segments are delivered without loss, and both streams must be complete
 //! and both ends closed.
 
@@ -26,7 +26,7 @@ const MSS: usize = 100;
 const LIST: usize = 150;
 /// Maximum number of lists posted by an end.
 const LISTS_MAX: usize = 2;
-/// Segments of the bag that may be chosen next; later ones are delayed.
+/// Segments of the set that may be chosen next; later ones are delayed.
 const CHOICES_MAX: usize = 3;
 /// Maximum number of steps to the end of a run without further choices.
 const TURNS_MAX: usize = 300;
@@ -74,7 +74,7 @@ enum Step {
     Abort(usize),
     /// Expiry of the next deadline of either end.
     Timer,
-    /// Arrival of a segment of the bag.
+    /// Arrival of a segment of the set.
     Deliver(usize),
     /// Arrival of a segment that remains in flight.
     Duplicate(usize),

@@ -53,9 +53,9 @@ pub trait Driver: Send + Sync {
     /// of its own.
     fn expect_sleep(&self) {}
 
-    /// Waits until `is_over` returns true. `is_over` may use the adapter; it is called at once and after each change.
-    /// Meanwhile this thread may run the transport. By default it calls only [`Driver::progress`], until that finds no
-    /// work. Must not be called from callbacks.
+    /// Waits until `is_over` returns true. `is_over` may use the adapter; it is called immediately and after each
+    /// change. Meanwhile this thread may run the transport. By default it calls only [`Driver::progress`], until that
+    /// finds no work. Must not be called from callbacks.
     ///
     /// # Errors
     /// The timeout elapsed, or the device is lost.

@@ -2,7 +2,7 @@
 //!
 //! The decoder parses the stream in order by ULPDU_Length (MPA-5.2-1) and accepts any segmentation. An FPDU that is
 //! contained in one input is checked and returned in place. An FPDU that spans inputs is gathered in one reused buffer;
-//! Linux siw, for example, sends the CRC in a segment of its own. Streams with markers are always gathered, because a
+//! Linux siw, for example, sends the CRC in a separate segment. Streams with markers are always gathered, because a
 //! marker splits the ULPDU; this side requests markers only if configured to.
 //!
 //! A pad may have any content; it counts for the CRC only (MPA-4.1-2). With CRC off the field is skipped (MPA-4.1-4).

@@ -2,7 +2,7 @@
 //!
 //! FPDUs are appended back to back to a [`GatherList`] of the caller. The encoder's own octets (ULPDU_Length and
 //! headers, pad and CRC, markers) and copied payload are written to one open piece of a [`Slab`]. Lent payload closes
-//! the piece and is an entry of its own, of the caller's type ([`Payload`]). Many small FPDUs are therefore one entry,
+//! the piece and is a separate entry, of the caller's type ([`Payload`]). Many small FPDUs are therefore one entry,
 //! and one large FPDU is three: {headers}, payload, {pad and CRC}; the last one is open for the next FPDU's headers.
 //! The octets of an open piece are read once for the CRC, at the end of the FPDU or when the piece is closed: an FPDU
 //! without lent payload is read all at once.

@@ -228,7 +228,7 @@ fn crc_field_is_not_checked_when_off() {
     assert!(matches!(error, MpaError::Crc { received: 0x4d00, .. }));
 }
 
-// Linux siw sends the CRC of large messages in a segment of its own, and ULPDUs larger than MULPDU_MAX.
+// Linux siw sends the CRC of large messages in a separate segment, and ULPDUs larger than MULPDU_MAX.
 #[test]
 fn crc_alone_and_largest_ulpdu() {
     let ulpdu = vec![7; usize::from(u16::MAX)];

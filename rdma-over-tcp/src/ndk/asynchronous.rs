@@ -1,6 +1,6 @@
 //! Calls as futures, for tasks of any executor: connect or accept, then post, and await completions.
 //!
-//! Callbacks of the adapter wake every future; no object has a thread or timer of its own. The adapter must therefore
+//! Callbacks of the adapter wake every future; no object has a thread or timer. The adapter must therefore
 //! make progress by itself: a node with automatic progress ([`NodeConfig`]), or kernel sockets
 //! ([`open_sockets`](super::open_sockets)). All futures are `Send`. Dropping a future is safe: a connection that was
 //! being established is closed, and other calls complete without a waiter.
@@ -137,7 +137,7 @@ impl Completions {
         if let Some(status) = self.notified.failure.get() {
             return Poll::Ready(Err(*status));
         }
-        // The order matters: a completion added since the poll satisfies the arm at once (NDK-CQ-4, NDK-CQ-11).
+        // The order matters: a completion added since the poll satisfies the arm immediately (NDK-CQ-4, NDK-CQ-11).
         registration.register(context);
         self.cq.arm(CqNotify::Any);
         Poll::Pending

@@ -32,7 +32,7 @@ bitflags! {
         const RDMA_READ_SINK = 0x080;
         /// A successful read invalidates the token of its first entry (NDK-FLG-2, NDK-FLG-3).
         const RDMA_READ_LOCAL_INVALIDATE = 0x100;
-        /// A hint that more requests follow at once (NDK-DEF-1).
+        /// A hint that more requests follow immediately (NDK-DEF-1).
         const DEFER = 0x200;
         /// Fast register: the peer may use atomics (RFC 7306). Not part of NDKPI.
         const ALLOW_REMOTE_ATOMIC = 0x8000_0000;

@@ -46,7 +46,7 @@ impl Wakers {
         }
     }
 
-    /// Wakes all tasks, each once. The lock is not held: a waker may run its task at once.
+    /// Wakes all tasks, each once. The lock is not held: a waker may run its task immediately.
     pub(super) fn wake(&self) {
         let woken = mem::take(&mut self.0.lock().wakers);
         for (_, waker) in woken {

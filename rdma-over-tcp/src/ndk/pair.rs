@@ -15,7 +15,7 @@ use offload_engine::{
 
 use super::{Adapter, AdapterConfig, AdapterCore, open};
 
-/// Two adapters, each on a node of its own with automatic progress, joined by a link in memory. It exercises all of an
+/// Two adapters, each on its own node with automatic progress, joined by a link in memory. It exercises all of an
 /// adapter but the TAP, without privileges and in one process. The nodes exit when the last handles are dropped.
 #[derive(Debug)]
 pub struct Pair {

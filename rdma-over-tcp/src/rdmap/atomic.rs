@@ -1,7 +1,7 @@
 //! Atomic Operations: encoding and arithmetic (RFC 7306 §5).
 //!
 //! A request has an operation, a target of eight octets and up to four operands. A response has the original value of
-//! the target. Swap has no opcode of its own: it is a CmpSwap with an empty compare mask ([`AtomicOperation::swap`]).
+//! the target. Swap has no separate opcode: it is a CmpSwap with an empty compare mask ([`AtomicOperation::swap`]).
 //! Values are integers: big-endian on the wire, in native byte order in memory.
 
 use super::RdmapError;
@@ -33,13 +33,13 @@ pub enum AtomicOperation {
     /// CmpSwap: if the value equals `compare` in the bits of `compare_mask`, the bits of `swap_mask` are replaced by
     /// those of `swap` (§5.1.2).
     CompareSwap {
-        /// The expected value.
+        /// Expected value.
         compare: u64,
-        /// Bits that are compared.
+        /// Mask of the bits to compare.
         compare_mask: u64,
-        /// The new bits.
+        /// New value of the replaced bits.
         swap: u64,
-        /// Bits that are replaced.
+        /// Mask of the bits to replace.
         swap_mask: u64,
     },
 }

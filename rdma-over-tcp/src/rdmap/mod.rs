@@ -187,7 +187,7 @@ impl SendKind {
         matches!(self, Self::Solicited | Self::SolicitedInvalidate(_))
     }
 
-    /// Returns the STag that the sink is to invalidate (RDM-4.1-2).
+    /// Returns the STag that the sink must invalidate (RDM-4.1-2).
     pub const fn invalidate(self) -> Option<Stag> {
         match self {
             Self::Plain | Self::Solicited => None,

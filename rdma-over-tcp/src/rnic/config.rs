@@ -138,7 +138,7 @@ pub enum CallbackThread {
     Caller,
 }
 
-/// Delayed completion of some requests and closes that could complete at once. For tests of consumers: it shows the
+/// Delayed completion of some requests and closes that could complete immediately. For tests of consumers: it shows the
 /// behavior allowed to slow hardware (NDK-ASY-1, -2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deferral {
@@ -187,7 +187,7 @@ pub struct Config {
     /// Reply that rejects: time until the reset if the peer does not close.
     pub terminate_timeout: Duration,
     /// Time that a message waits for a receive to be posted, while TCP's window holds back the data that follows. Zero:
-    /// the message ends the connection at once (RFC 5041 §7.2). For programs that depend on InfiniBand's
+    /// the message ends the connection immediately (RFC 5041 §7.2). For programs that depend on InfiniBand's
     /// receiver-not-ready retries.
     pub receive_wait: Duration,
     /// True if the payload of Sends and Writes of any size is copied where CRCs are in use. For consumers that may

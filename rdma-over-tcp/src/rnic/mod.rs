@@ -36,7 +36,7 @@
 //! Objects have identifiers ([`PdId`], [`CqId`], ...), which any number of handles may share. A stale identifier is
 //! refused. Objects exist until they are closed.
 //!
-//! No call blocks. A call that cannot complete at once takes a callback. The callback is called exactly once if the
+//! No call blocks. A call that cannot complete immediately takes a callback. The callback is called exactly once if the
 //! call was started, and never if it was refused. Callbacks run one at a time and in order on the thread that drives
 //! the adapter, with no lock held. They may call the adapter.
 

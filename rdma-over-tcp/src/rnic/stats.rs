@@ -65,7 +65,7 @@ pub struct QpStats {
     pub fpdu_in: u64,
     /// Net buffer lists passed to TCP: fewer than `fpdu_out` if small requests were packed.
     pub lists_out: u64,
-    /// Payload bytes copied so that requests could complete at once.
+    /// Payload bytes copied so that requests could complete immediately.
     pub copied_aside_bytes: u64,
     /// Times the unacknowledged tail of large messages was copied so that they could complete.
     pub tails_copied: u64,

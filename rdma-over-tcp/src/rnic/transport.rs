@@ -44,7 +44,7 @@ pub(crate) trait LlpStream {
     /// Closes the sending direction after the queued data: a FIN.
     fn shutdown(&mut self);
 
-    /// Aborts the stream at once: an RST.
+    /// Aborts the stream immediately: an RST.
     fn reset(&mut self);
 
     /// Bytes that may be queued before the backlog is full. When there is room again, the transport calls

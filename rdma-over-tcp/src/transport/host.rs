@@ -4,7 +4,7 @@
 //! removed when the target owns the connection and has received all queued requests. [`Switch`] selects the stack for
 //! each request.
 //!
-//! The host copies the data to send into smoltcp's buffer on a thread of its own, whenever there is room. Payload in
+//! The host copies the data to send into smoltcp's buffer on a dedicated thread, whenever there is room. Payload in
 //! registered memory is therefore copied first, on the thread that places received data.
 
 use host_stack::{socket::SEND_CREDIT_BYTES, stream::OffloadState, switch::Switch};

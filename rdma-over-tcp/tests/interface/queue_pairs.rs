@@ -78,7 +78,7 @@ fn completions_have_all_fields() {
 }
 
 // ErrorStatePosts::Flush: a request posted after a disconnect is not sent, and completes flushed after the earlier
-// ones; after the end of the connection it completes at once. ErrorStatePosts::Refuse: an error, and no completion.
+// ones; after the end of the connection it completes immediately. ErrorStatePosts::Refuse: an error, and no completion.
 #[test]
 fn error_state_posts() {
     for error_state_posts in [ErrorStatePosts::Flush, ErrorStatePosts::Refuse] {

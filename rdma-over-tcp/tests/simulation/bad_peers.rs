@@ -124,7 +124,7 @@ fn no_frames(kind: FrameKind) -> Vec<Vec<u8>> {
     ]
 }
 
-// MPA-7.1.2-3, MPA-7.1.2-14, MPA-8-3: octets that cannot become a Request end the connection at once.
+// MPA-7.1.2-3, MPA-7.1.2-14, MPA-8-3: octets that cannot become a Request end the connection immediately.
 #[test]
 fn no_request() {
     for policy in POLICIES {
@@ -147,7 +147,7 @@ fn no_request() {
 }
 
 // MPA-7.1.2-7, MPA-7.1.2-14, MPA-8-3, MPE-10-3: octets that cannot become a Reply, or a Reply that does not match the
-// Request, end the connection at once. The connect completes at once.
+// Request, end the connection immediately. The connect completes immediately.
 #[test]
 fn no_reply() {
     let mut replies = no_frames(FrameKind::Reply);

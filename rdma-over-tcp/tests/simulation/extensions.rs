@@ -1,6 +1,6 @@
 //! Atomics and immediate data (RFC 7306) among the operations of half of the seeds.
 //!
-//! Each side has words of its own, used by its peer over one connection: every outcome is known in the plan. A node has
+//! Each side has its own words, used by its peer over one connection: every outcome is known in the plan. A node has
 //! two more words, used by all queue pairs of its peer. The originals returned by atomics on them depend on the
 //! network; the test checks at the end that they are serializable.
 
@@ -36,7 +36,7 @@ impl Conversation {
         if !plan.adapters[0].rfc7306 {
             return;
         }
-        // A generator of its own: the other operations of a seed are the same without extensions.
+        // A separate generator: the other operations of a seed are the same without extensions.
         let own = self.sides[0].initial.first_chunk().copied().unwrap_or_default();
         let mut rng = Rand64::new(plan.adapters[0].seed ^ u128::from(u64::from_le_bytes(own)));
         for side in &mut self.sides {

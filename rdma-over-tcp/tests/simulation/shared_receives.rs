@@ -162,7 +162,7 @@ impl Receiver {
     }
 
     /// Sets a limit if the last one was reported, and a message was received since: a limit already reached is reported
-    /// at once, and so would be the next.
+    /// immediately, and so would be the next.
     fn arm(&mut self, received: usize, limit: u32) {
         let limit_events = self.limit_events.load(Ordering::Relaxed);
         assert!(limit_events <= self.armed, "more than one event per limit (NDK-SRQ-2)");
@@ -316,7 +316,7 @@ pub(crate) fn run(seed: u64) -> End {
         lines.iter().all(Line::is_done)
     });
     outcome.unwrap_or_else(|stall| panic!("seed {seed}: {stall}\n{}", bench.describe()));
-    // A limit above the queued receives is reported at once; earlier events have arrived.
+    // A limit above the queued receives is reported immediately; earlier events have arrived.
     bench.run(|| true).unwrap();
     let limit_events = receiver.limit_events.clone();
     receiver.srq.modify(0, slots as u32 + 1).unwrap();

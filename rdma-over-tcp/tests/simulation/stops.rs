@@ -22,6 +22,8 @@ use crate::{
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 /// Longer than the limits of the TCP handshake and of the Reply.
 const STOP: Duration = Duration::from_secs(31);
+/// Longer than the lateness for which a limit is extended and the extension together; no divisor of the limits.
+const LATE: Duration = Duration::from_millis(270);
 /// Longer than the limits' extension.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -32,6 +34,8 @@ enum Phase {
     Syn,
     /// Its Request is not answered yet.
     Request,
+    /// As above, but the process runs every [`LATE`] instead of a stop.
+    Late,
 }
 
 /// Part of the node that runs first after the stop.
@@ -104,6 +108,19 @@ fn connect(
             begun = bench.pair.now;
             resume(&mut bench, first);
         }
+        Phase::Late => {
+            accept(&peer, &mut bench, listener);
+            begun = bench.pair.now;
+            while !done.is_done() && bench.pair.now < begun + STOP {
+                bench.pair.now += LATE;
+                resume(&mut bench, first);
+                let now = bench.pair.now;
+                while bench.pair.b.poll(now).unwrap() {}
+                let mut callbacks = Vec::new();
+                bench.pair.b.clients.take_callbacks(&mut callbacks);
+                callbacks.into_iter().for_each(|callback| callback());
+            }
+        }
         Phase::Syn => {
             // Resolution of the address takes a round trip; the SYN is in flight afterwards.
             for _ in 0..3 {
@@ -147,6 +164,17 @@ fn limit_that_expired_while_stopped_ends_a_connect_without_an_answer() {
             let (status, took) = connect(policy, (Phase::Request, first), false);
             assert_eq!(status, NtStatus::IO_TIMEOUT, "{policy:?} {first:?}");
             assert!(took < SOON, "{policy:?} {first:?}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn limit_of_a_loop_that_is_always_late_expires() {
+    for policy in POLICIES {
+        for first in [First::Call, First::Host] {
+            let (status, took) = connect(policy, (Phase::Late, first), false);
+            assert_eq!(status, NtStatus::IO_TIMEOUT, "{policy:?} {first:?}");
+            assert!(took < STOP, "{policy:?} {first:?}: {took:?}");
         }
     }
 }

@@ -79,7 +79,7 @@ fn listen(
     listener.local_address().unwrap()
 }
 
-/// Runs the accepting ends: one per incoming request, each on a thread of its own.
+/// Runs the accepting ends: one per incoming request, each on a dedicated thread.
 fn accept(
     adapter: &Adapter,
     local: SocketAddr,

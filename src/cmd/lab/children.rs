@@ -5,7 +5,7 @@
 //!
 //! No node outlives the lab. A node is shut down by closing its standard input; it is killed after [`END_LIMIT`]. If
 //! the lab itself is killed, the kernel kills its nodes (each requests that, see [`kill_with_parent`]). Namespaces,
-//! TAPs, bridges and the cable are removed with the processes. Nodes run in process groups of their own, so that Ctrl-C
+//! TAPs, bridges and the cable are removed with the processes. Nodes run in separate process groups, so that Ctrl-C
 //! reaches only the lab and is not mistaken for the exit of a node.
 
 use std::{
@@ -208,7 +208,7 @@ fn wait_for(process: &Child, limit: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let Some(pid) = i32::try_from(process.id()).ok().and_then(Pid::from_raw) else { return false };
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else {
-        // Already reaped, or a kernel without pidfd (before 5.3): kill at once.
+        // Already reaped, or a kernel without pidfd (before 5.3): kill immediately.
         return false;
     };
     let deadline = Instant::now() + limit;

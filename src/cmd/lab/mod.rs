@@ -5,7 +5,7 @@
 //!  node A - TAP - bridge - veth ========= veth - bridge - TAP - node B
 //! ```
 //!
-//! The lab consists of three processes. The first one enters a network namespace of its own (through a user namespace
+//! The lab consists of three processes. The first one enters a separate network namespace (through a user namespace
 //! if it is not root), so that the machine's namespace is unaffected. It starts the two nodes, which create their own
 //! namespaces below it ([`children`], [`session`]). It connects them by a veth pair, each end created directly in its
 //! namespace, and then executes the actions of [`director`]. The nodes run [`script`] over their queue pair, and

@@ -5,7 +5,7 @@
 //! most [`REQUESTS_MAX`] outstanding requests, one polled completion queue for both directions.
 //!
 //! A finished node keeps running until the lab closes its orders, so that it can acknowledge a retransmitted FIN. If
-//! the orders are closed earlier, it exits at once.
+//! the orders are closed earlier, it exits immediately.
 
 use std::{
     io::{self, BufRead, BufReader, Write},

@@ -14,7 +14,7 @@
 //!   bytes that are held, and that stay held (RFC 2018 §8).
 //! - Completions occur once and in order. Only an RST at exactly RCV.NXT resets (RFC 5961 §3.2).
 //! - Unacknowledged data has a timer, which expires within the maximum RTO.
-//! - At the end the peer turns honest, and retransmits nothing that a SACK block ever covered. Both streams
+//! - At the end the peer conforms to the RFCs, and retransmits nothing that a SACK block ever covered. Both streams
 //!   complete and the connection closes.
 //!
 //! Forged data inside the window cannot be distinguished from the peer's (RFC 5961 §1.1), so it carries true

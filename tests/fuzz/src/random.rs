@@ -15,7 +15,7 @@ const CWR: u8 = 0x80;
 
 /// Behavior of one seed's adversary.
 struct AdversaryProfile {
-    /// Segments per thousand that no honest peer would send.
+    /// Segments per thousand that no conforming peer would send.
     hostile: u32,
     /// Segments per thousand with data.
     data_per_mille: u32,
@@ -91,7 +91,7 @@ fn op(random: &mut Rand32, profile: &AdversaryProfile) -> Op {
     }
 }
 
-/// Segment that an honest peer on a bad path could send, or that an attacker would.
+/// Segment that a conforming peer on a bad path could send, or that an attacker would.
 fn segment(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
     let mut forged = conforming_segment(random, profile);
     if chance(random, profile.fatal) {

@@ -25,7 +25,7 @@ pub struct Report {
     pub changes: Vec<Change>,
     /// Number of current connections of the adapter.
     pub connections: usize,
-    /// Number of Requests so far that were to get no response.
+    /// Number of Requests so far that must receive no response.
     pub holds: u32,
 }
 

@@ -35,7 +35,7 @@ pub enum End {
     AfterPeer,
     /// Sends nothing before the other side's FIN was read; then all data, and FIN.
     AnswerPeer,
-    /// RST immediately after the last byte was passed to the socket; unread and unsent data are discarded
+    /// RST immediately after the last byte was passed to the socket; unread and unsent data is discarded
     /// (`SO_LINGER` of zero seconds).
     Reset,
 }
@@ -104,7 +104,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Asserts that both directions ended without an error, and that the received data are `expected`.
+    /// Asserts that both directions ended without an error, and that the received data is `expected`.
     ///
     /// # Panics
     ///

@@ -45,7 +45,7 @@ impl Namespace {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
-    /// Runs `work` inside, on a thread of its own, and waits for it. Propagates a panic of `work`.
+    /// Runs `work` inside, on a dedicated thread, and waits for it. Propagates a panic of `work`.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Ethernet between hosts: a bridge in a namespace of its own, one veth per host, and packet loss.
+//! Ethernet between hosts: a bridge in a separate namespace, one veth per host, and packet loss.
 //!
 //! The kernel drops the frames, by an `nft` rule in the bridge's forward path, independent of flue. Loss is
 //! random without a seed: a test can require "some", never a certain frame. Only TCP is affected, since a lost

@@ -1,4 +1,4 @@
-//! Hosts at the two ends of a `flue wire`: seeded impairments, with counters of their own.
+//! Hosts at the two ends of a `flue wire`: seeded impairments, with their own counters.
 //!
 //! Unlike the loss of a [`Switch`](crate::switch::Switch), the wire's loss is counted by cause, optionally
 //! occurs in bursts, and is combined with a rate and a queue. The frames affected still differ from run to run,

@@ -13,7 +13,7 @@ pub(crate) fn has_panicked() -> bool {
 
 /// Installs the panic hook, which closes the device.
 pub(crate) fn install_hook() {
-    // Tests of this crate use a hook of their own.
+    // Tests of this crate use their own hook.
     if cfg!(not(test)) {
         PANIC_HANDLER.install_hook();
     }

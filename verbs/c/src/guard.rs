@@ -147,7 +147,7 @@ pub(crate) fn nothing(body: impl FnOnce()) {
     });
 }
 
-/// Runs the body of an exit(3) handler on a thread of its own, since thread-local values of the calling thread, which
+/// Runs the body of an exit(3) handler on a dedicated thread, since thread-local values of the calling thread, which
 /// the log needs, are destroyed by then.
 pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
     nothing(|| {

@@ -29,7 +29,7 @@ fn names(directory: &Path) -> PathBuf {
     names
 }
 
-/// Compiles a program and runs it in a directory of its own, with arguments and variables.
+/// Compiles a program and runs it in a separate directory, with arguments and variables.
 fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let directory = directory.join([&[name][..], arguments].concat().join("-"));

@@ -165,7 +165,7 @@ pub struct QpAttributes {
     pub send_cq: Arc<Cq>,
     /// Completion queue of receives.
     pub receive_cq: Arc<Cq>,
-    /// Shared receive queue. `None`: the queue pair has a receive queue of its own.
+    /// Shared receive queue. `None`: the queue pair has its own receive queue.
     pub srq: Option<Arc<Srq>>,
     /// Limits.
     pub limits: QpLimits,

@@ -44,7 +44,7 @@ impl Srq {
         let is_destroyed = Arc::new(AtomicBool::new(false));
         let flag = is_destroyed.clone();
         let notification = Arc::new(move |event| {
-            // The loss of the device is an event of its own.
+            // The loss of the device is a separate event.
             if event == SrqEvent::LimitReached {
                 reached(&flag);
             }

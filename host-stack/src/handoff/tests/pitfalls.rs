@@ -285,7 +285,7 @@ fn half_closed_connections_move() {
     }
 }
 
-// RFC 9293 §3.6, figure 13: both sides close at once, and both are exported in CLOSING.
+// RFC 9293 §3.6, figure 13: both sides close simultaneously, and both are exported in CLOSING.
 #[test]
 fn simultaneous_close_moves() {
     let mut bench = Bench::new(29, false, true, 0);

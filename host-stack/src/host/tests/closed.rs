@@ -56,7 +56,7 @@ fn closed_connection_has_no_socket() {
     assert_eq!(bench.resets(0) + bench.resets(1), 0);
 }
 
-// RFC 9293 §3.6.1: the side that closed first does not reuse the 4-tuple at once.
+// RFC 9293 §3.6.1: the side that closed first does not reuse the 4-tuple immediately.
 #[test]
 fn closed_4_tuple_is_not_reused_at_once() {
     let mut bench = listening();

@@ -139,7 +139,7 @@ fn total(pieces: &[Piece]) -> u32 {
     pieces.iter().map(|(_, length, _)| length).sum()
 }
 
-/// RFC 9293 §3.8.6.1: a closed window is probed with one octet; data flow at once when it opens.
+/// RFC 9293 §3.8.6.1: a closed window is probed with one octet; data flows immediately when it opens.
 #[test]
 fn data_flow_when_a_closed_window_opens() {
     for (v6, scale) in [(false, 0), (false, 7), (true, 0), (true, 7)] {
@@ -167,7 +167,7 @@ fn data_flow_when_a_closed_window_opens() {
     }
 }
 
-// RFC 9293 §3.8.6, SHLD-16: with a window that has shrunk, but not to 0, old data are retransmitted.
+// RFC 9293 §3.8.6, SHLD-16: with a window that has shrunk, but not to 0, old data is retransmitted.
 #[test]
 fn data_flow_when_a_narrow_window_opens() {
     for seconds in [5, 20, 75] {

@@ -73,8 +73,8 @@ fn receive_credit_holds_data_back() {
     assert_eq!(bench.nodes[1].data().len(), 2 * RECEIVE_CREDIT_BYTES + 1000);
 }
 
-// RFC 9293 §3.8.6.1: an opening window is used at once, also by the side that closes last. Its FIN follows data that
-// the closed window has held back for longer than the probe interval.
+// RFC 9293 §3.8.6.1: an opening window is used immediately, also by the side that closes last. Its FIN follows data
+// that the closed window has held back for longer than the probe interval.
 #[test]
 fn window_opens_before_last_fin() {
     let (mut bench, active, passive) = connected();

@@ -164,7 +164,7 @@ fn refused_connections_continue_in_the_host() {
         bench.nodes[0].send(active, down.clone());
         bench.nodes[1].send(passive, up.clone());
         bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
-        // It exceeds the threshold while data are in flight in both directions.
+        // It exceeds the threshold while data is in flight in both directions.
         let initiate = bench.nodes[1].initiates.pop_front().unwrap();
         let sent = state_data(&initiate.state);
         let carried = (bench.nodes[1].data().len() as u64).max(180_000 - sent.len() as u64);
@@ -232,7 +232,7 @@ fn at_once_applies_to_auto_only() {
     }
 }
 
-/// The policy's ports also apply to a client that requests offload at once.
+/// The policy's ports also apply to a client that requests offload immediately.
 #[test]
 fn at_once_applies_to_the_policys_ports() {
     for (port, expected) in [(5000, true), (5001, false)] {

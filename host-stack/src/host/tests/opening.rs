@@ -303,7 +303,7 @@ fn syn_flood_is_bounded() {
     bench.nodes[1].established();
 }
 
-/// The opener is in ESTABLISHED; its data are lost while it resolves a moved neighbor.
+/// The opener is in ESTABLISHED; its data is lost while it resolves a moved neighbor.
 #[test]
 fn handshake_survives_neighbor_resolution() {
     let mut bench = Bench::new(NEVER);

@@ -144,7 +144,7 @@ impl Connected {
 }
 
 // RFC 9293 §3.8.6, §3.8.6.1: a window that closes over data in flight, or a late older acknowledgment with such a
-// window, is probed with the first octet; no new data are sent.
+// window, is probed with the first octet; no new data is sent.
 #[test]
 fn closed_window_over_data_in_flight_is_probed() {
     for acknowledged in [0, 536] {
@@ -246,7 +246,7 @@ fn reset_attempt_does_not_affect_the_next() {
 }
 
 // RFC 9293 §3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
-// With keep-alive on both sides each only answers the other, and sends no probe of its own.
+// With keep-alive on both sides each only answers the other, and sends no probe itself.
 #[test]
 fn probing_peer_stays_connected() {
     let right_edge = u32::from(u16::MAX);
@@ -493,7 +493,7 @@ fn late_segments_are_answered_in_time_wait() {
             close(&mut connected);
             connected.deliver_and_run("A", FIRST + 1, 1, b"");
         }
-        // smoltcp's own TIME-WAIT is over.
+        // smoltcp's own TIME-WAIT has ended.
         connected.bench.run(Duration::from_secs(15));
         assert!(connected.bench.nodes[1].host.is_idle());
         connected.bench.nodes[1].sent.clear();

@@ -85,7 +85,7 @@ fn oldest_record_is_evicted() {
     }
 }
 
-// A reused 4-tuple has a record of its own age. Its first use also counts until its time is over.
+// A reused 4-tuple has a record with its own age. Its first use also counts until its time has expired.
 #[test]
 fn replaced_record_has_the_age_of_its_last_connection() {
     let mut waits = TimeWaits::default();
@@ -124,7 +124,7 @@ fn records_expire() {
     assert_eq!((waits.records.len(), waits.order.len()), (1, 1));
 }
 
-// RFC 5961 §7: of a flood one segment per interval is acknowledged, the first at once.
+// RFC 5961 §7: of a flood one segment per interval is acknowledged, the first immediately.
 #[test]
 fn answers_to_a_connection_are_limited() {
     for (seq, flags) in [(RCV_NXT - 1, "F"), (RCV_NXT - 4, "D"), (RCV_NXT + 9_000, "D"), (1, "")] {

@@ -56,7 +56,7 @@ fn message_during_sleep_entry_is_received() {
     });
 }
 
-// Two threads ring one sleeper: the ring that finds no announcement relies on the ring that cleared it.
+// Two threads ring one sleeper: one clears the announcement, and the other relies on its signal.
 #[test]
 fn messages_of_two_ringers_are_received() {
     let mut model = loom::model::Builder::new();

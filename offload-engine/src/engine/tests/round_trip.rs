@@ -97,7 +97,7 @@ fn initiate(all: &FullState) -> crate::chimney::tree::InitiateTree {
 /// Offloads a connection and queries all its state before anything is sent.
 fn offload(bench: &mut Bench, all: &FullState) -> (Names, FullState) {
     // The first poll, without traffic, determines the names; the segments it sends are ignored. A second engine is
-    // queried at once.
+    // queried immediately.
     let tree = bench.initiate_tree(initiate(all));
     let path = &tree[0].dependents[0];
     let names = (

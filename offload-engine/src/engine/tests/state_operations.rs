@@ -202,8 +202,8 @@ fn updates_apply_to_all_dependents() {
     );
 }
 
-// CH-UPD-2, -7, CH §16 #24: paths are linked to another neighbor under load, and the former one can be terminated. Its
-// VLAN and address are no longer used.
+// CH-UPD-2, -7, CH §16 #24: paths are linked to another neighbor under load, and the previous one can be terminated.
+// Its VLAN and address are no longer used.
 #[test]
 fn paths_are_linked_to_another_neighbor() {
     let mut bench = Bench::new(10);

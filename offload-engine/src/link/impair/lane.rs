@@ -28,9 +28,9 @@ pub const REORDER_DISTANCE_MAX: u64 = 5;
 pub const REORDER_HOLD_MAX: Duration = Duration::from_millis(5);
 /// Concurrently reordered frames. Beyond this limit frames keep their order.
 const REORDERED_FRAMES_MAX: usize = 64;
-/// Frames in flight, whatever the delay. Further ones are lost.
+/// Frames in flight, at any delay. Further frames are dropped.
 const HELD_FRAMES_MAX: usize = 262_144;
-/// Bytes in flight: 10 Gbit/s for 0.2 s. Further ones are lost.
+/// Bytes in flight: 10 Gbit/s for 0.2 s. Further frames are dropped.
 const HELD_BYTES_MAX: u64 = 256 << 20;
 /// Buffers kept for later frames.
 const SPARE_BUFFERS_MAX: usize = 1024;

@@ -187,7 +187,7 @@ impl WireDirection {
     }
 
     /// Adds frames of the wire's size to the lane. Their checksums are left to the device at the other end if it
-    /// supports that and no bit is to be flipped. This is cheaper than computing them here, with the same result.
+    /// supports that and no bit will be flipped. This is cheaper than computing them here, with the same result.
     fn admit_cut(&mut self, now: Instant, relayed: RelayedFrame<'_>, offload_checksums: bool) {
         let Self { lane, piece, retry_at: _ } = self;
         let RelayedFrame { data, checksum, gso_size } = relayed;

@@ -205,7 +205,7 @@ fn flush_wakes_other_end() {
     }
 }
 
-// Frames delayed by an impairment form a batch of their own.
+// Frames delayed by an impairment form a separate batch.
 #[test]
 fn delayed_frames_wake_other_end() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());

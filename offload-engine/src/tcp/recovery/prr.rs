@@ -50,7 +50,7 @@ impl Prr {
             grown.min(self.target - in_flight)
         };
         if self.out == 0 {
-            // The fast retransmit is sent at once.
+            // The fast retransmit is sent immediately.
             count = count.max(mss);
         }
         self.window = in_flight + count;

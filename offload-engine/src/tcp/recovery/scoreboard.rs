@@ -145,7 +145,7 @@ impl Scoreboard {
         self.records.iter().filter(resent).map(Record::len).sum()
     }
 
-    /// True if bytes are to be retransmitted.
+    /// True if bytes must be retransmitted.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
     }

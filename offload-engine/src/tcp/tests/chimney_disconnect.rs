@@ -152,7 +152,7 @@ fn peer_fin_with_pending_data_defers_peer_closed() {
     assert_eq!(event_texts(&mut bench), [""; 0]);
 }
 
-// CH §8.1, §8.2: both sides close at once with data in both directions: neither FIN waits for the other.
+// CH §8.1, §8.2: both sides close simultaneously with data in both directions: neither FIN waits for the other.
 #[test]
 fn simultaneous_close_with_data_reaches_time_wait() {
     let mut bench = Bench::new(state());
@@ -194,7 +194,7 @@ fn graceful_disconnect_is_returned_by_upload() {
     }
 }
 
-// CH §8.2, CH-EVT-7: Reset is raised once, at once and alone: no PeerClosed follows, and pending data is dropped.
+// CH §8.2, CH-EVT-7: Reset is raised once, immediately and alone: no PeerClosed follows, and pending data is dropped.
 #[test]
 fn reset_is_last_event() {
     let mut bench = Bench::new(state());

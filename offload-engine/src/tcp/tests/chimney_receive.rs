@@ -199,7 +199,7 @@ fn push_timer_completes_partly_filled_request() {
     assert!(bench.drain(&mut consumer).is_empty());
 }
 
-// CH-RCV-5: a request that contains bytes when posted is continued; in push mode the timer starts at once.
+// CH-RCV-5: a request that contains bytes when posted is continued; in push mode the timer starts immediately.
 #[test]
 fn partly_filled_requests_are_continued() {
     for (no_push, timer) in [(true, None), (false, Some(PUSH_DELAY))] {

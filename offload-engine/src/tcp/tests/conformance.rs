@@ -244,8 +244,8 @@ fn outstanding_data_suppresses_keep_alive() {
     }
 }
 
-// The same with an idle time of 0, which a consumer may set: the timer is never due again at once, or a run loop that
-// handles due timers would not return.
+// The same with an idle time of 0, which a consumer may set: the timer is never due again immediately, or a run loop
+// that handles due timers would not return.
 #[test]
 fn zero_idle_time_is_one_second() {
     let mut short_keep_alive = state();

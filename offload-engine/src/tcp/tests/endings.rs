@@ -85,7 +85,7 @@ pub(super) fn in_phase(phase: TcpPhase) -> ConnectionInPhase {
     ConnectionInPhase { bench, una, max, nxt }
 }
 
-/// Processes one input; returns its effects: state, segments sent at once, bytes, events.
+/// Processes one input; returns its effects: state, segments sent immediately, bytes, events.
 fn outcome(phase: TcpPhase, input: &str) -> String {
     let ConnectionInPhase { mut bench, una, max, nxt } = in_phase(phase);
     let plain = Segment { ack: LOCAL + una, ..data(nxt, b"") };
@@ -214,7 +214,7 @@ fn every_input_matches_table_in_every_state() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-// RFC 9293 §3.6, case 3: both sides close at once, and their FINs cross.
+// RFC 9293 §3.6, case 3: both sides close simultaneously, and their FINs cross.
 #[test]
 fn simultaneous_close_reaches_time_wait() {
     let mut bench = in_phase(TcpPhase::Closing).bench;

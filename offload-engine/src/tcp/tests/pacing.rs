@@ -118,7 +118,7 @@ fn pacing_causes_no_timeout() {
     }
 }
 
-// The retransmission of a timeout, and the first of fast recovery, are sent at once; the rest is paced.
+// The retransmission of a timeout, and the first of fast recovery, are sent immediately; the rest is paced.
 #[test]
 fn first_retransmission_is_not_paced() {
     let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);

@@ -165,7 +165,7 @@ fn gso_packets_are_resegmented() {
     assert!(sent.len() <= 3, "retransmitted as GSO packets: {sent:?}");
 }
 
-// RFC 1191 §6.3: the original size is tried again after ten minutes; an update by the host applies at once.
+// RFC 1191 §6.3: the original size is tried again after ten minutes; an update by the host applies immediately.
 #[test]
 fn original_size_is_tried_again() {
     let mut bench = flight(Config::default());

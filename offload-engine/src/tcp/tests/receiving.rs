@@ -32,7 +32,7 @@ fn one_way_data_updates_window() {
     assert_eq!(bench.sent(), [(0, 100, Flags::ACK | Flags::PSH)]);
 }
 
-// RFC 9293 §3.8.6.3, CH §10.2: an ACK for every second segment at once, for a single one after the delay.
+// RFC 9293 §3.8.6.3, CH §10.2: an ACK for every second segment immediately, for a single one after the delay.
 #[test]
 fn every_second_segment_is_acknowledged_at_once() {
     let mut bench = Bench::new(state());
@@ -51,7 +51,7 @@ fn every_second_segment_is_acknowledged_at_once() {
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 22);
 }
 
-// 32 KiB are acknowledged at once, with any ACK frequency.
+// 32 KiB are acknowledged immediately, with any ACK frequency.
 #[test]
 fn bytes_force_ack() {
     let config = Config { ack_frequency: 200, quick_acks: 0, ..Config::default() };
@@ -154,7 +154,7 @@ fn data_carries_acknowledgment() {
     assert!(!bench.tcp.timers.is_running(Timer::DelayedAck));
 }
 
-// RFC 9293 §3.10.7.4, RFC 5681 §4.2: order is restored, and each out-of-order segment acknowledged at once.
+// RFC 9293 §3.10.7.4, RFC 5681 §4.2: order is restored, and each out-of-order segment acknowledged immediately.
 #[test]
 fn out_of_order_data_is_reordered() {
     let mut bench = Bench::new(state());

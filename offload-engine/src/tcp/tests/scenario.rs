@@ -40,7 +40,7 @@ struct Impairments {
 }
 
 impl Impairments {
-    /// Draws later additions from a generator of their own, so that the other choices keep their seeds.
+    /// Draws later additions from a separate generator, so that the other choices keep their seeds.
     fn add_impairments(&mut self, random: &mut Rand64) {
         self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
         if chance(random, 0.3) {

@@ -281,7 +281,7 @@ fn abortive_disconnect_sends_reset() {
         panic!("{events:?}")
     };
     assert_eq!((list.context, list.status), (9, NdisStatus::SUCCESS));
-    // Nothing more is processed or sent; requests complete at once.
+    // Nothing more is processed or sent; requests complete immediately.
     bench.post(5);
     assert_eq!(completions(&bench.events()), [(3, aborted, 0)]);
     assert!(bench.input(data(0, b"late")).is_empty());
@@ -404,7 +404,7 @@ fn small_window_is_used_after_override() {
     assert!(bench.sent().is_empty());
     assert_eq!(bench.wait_for_timer(), Duration::from_millis(200));
     assert_eq!(bench.sent(), [(0, 700, ACK)]);
-    // A list that fits is sent at once.
+    // A list that fits is sent immediately.
     let mut fits = Bench::new(state());
     fits.input(Segment { window: 700, ..ack() });
     fits.post(600);

@@ -248,7 +248,7 @@ pub struct Frame {
     pub private_data: PrivateData,
 }
 
-/// Reason why octets are not a start-up frame. Each closes the connection at once (RFC 5044 §8, code 4).
+/// Reason why octets are not a start-up frame. Each closes the connection immediately (RFC 5044 §8, code 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FrameError {
     /// The key differs (MPA-7.1.1-2); also when both sides are initiators (MPA-7.1.2-13).

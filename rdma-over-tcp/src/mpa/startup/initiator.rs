@@ -16,7 +16,7 @@ pub struct Initiator {
 /// Reply that accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Result of the negotiation. This side may send at once, its RTR message first.
+    /// Result of the negotiation. This side may send immediately, its RTR message first.
     pub negotiated: Negotiated,
     /// The responder's parameters, for the ULP (MPE-9.1-7).
     pub peer: Option<Enhanced>,

@@ -133,7 +133,7 @@ pub struct Negotiated {
 /// Action for the connection after start-up fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureAction {
-    /// Close TCP at once; no Terminate is sent (MPA-8-3).
+    /// Close TCP immediately; no Terminate is sent (MPA-8-3).
     Close,
     /// Exit MPA. TCP stays open and the ULP decides; usually it closes (MPA-7.1.2-8).
     LeaveMpa,

@@ -64,7 +64,7 @@ impl Cq {
     }
 
     /// NdkControlCqInterruptModeration. A satisfied arm is notified after `count` completions or `interval_us`
-    /// microseconds, whichever is first. Completions can be polled at once (NDK-MOD-5).
+    /// microseconds, whichever is first. Completions can be polled immediately (NDK-MOD-5).
     ///
     /// - An interval of 0, or a count of 0 or 1: no moderation, the default (NDK-MOD-2).
     /// - An interval of [`u32::MAX`]: only the count applies.

@@ -263,7 +263,8 @@ impl Pd {
 }
 
 impl Cq {
-    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth applies at once.
+    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth applies
+    /// immediately.
     ///
     /// # Errors
     /// As [`Cq::resize`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.

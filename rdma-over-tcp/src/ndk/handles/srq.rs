@@ -25,8 +25,8 @@ impl Srq {
     }
 
     /// NdkModifySrq; never pends. A depth of 0 keeps the depth. A threshold of 0 keeps the threshold and its arming.
-    /// Any other threshold is set and armed. The notification is called when fewer receives are queued, at once if that
-    /// is already so (NDK-SRQ-2).
+    /// Any other threshold is set and armed. The notification is called when fewer receives are queued, immediately if
+    /// that is already so (NDK-SRQ-2).
     ///
     /// # Errors
     /// Nothing has changed. [`NtStatus::INVALID_PARAMETER`]: a depth over the adapter's limit, or a threshold over the

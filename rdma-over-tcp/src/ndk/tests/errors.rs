@@ -39,7 +39,7 @@ fn assert_untouched(side: &Side) {
 }
 
 // NDK-ERR-1, -2, RDM-8.1.1-1, -2, RDM-7.1-3: invalid writes. The write is large, so that the Terminate arrives while it
-// is in flight; the victim's receive is CANCELLED.
+// is in flight; the responder's receive is CANCELLED.
 #[test]
 fn remote_write_violations() {
     type Change = fn(&Side, &mut Sge);

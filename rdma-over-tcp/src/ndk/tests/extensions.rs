@@ -547,7 +547,7 @@ fn flushed_atomics() {
     assert_eq!(active.outcomes(), outcomes);
 }
 
-// EXT-6.3-1, DDP-4.3-1: immediate data is a message of its own: never within a Send.
+// EXT-6.3-1, DDP-4.3-1: immediate data is a separate message: never within a Send.
 #[test]
 fn immediate_data_within_a_send() {
     let mut bench = Bench::with(11, on());

@@ -21,7 +21,7 @@ use crate::{
     transport::SocketRnic,
 };
 
-/// Timeout of events that should occur at once; reached only in a failure.
+/// Timeout of events that should occur immediately; reached only in a failure.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Number of passes within which an adapter polls all its sockets at least once.
 const PASSES: u32 = 20;

@@ -101,7 +101,7 @@ pub(super) fn close_inside_the_own_completion() {
     assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS, "released by the failed connect");
 }
 
-// A timer fires when it is due, and pins its object until then. The loss of the device fires it at once.
+// A timer fires when it is due, and pins its object until then. The loss of the device fires it immediately.
 #[test]
 fn timer_is_called_when_due_or_by_the_loss_of_the_device() {
     let mut bench = Bench::new(1);

@@ -35,7 +35,7 @@ use crate::ndk::{
     open, open_sockets,
 };
 
-/// Timeout of events that should occur at once; reached only in a failure.
+/// Timeout of events that should occur immediately; reached only in a failure.
 const LIMIT: Duration = Duration::from_secs(60);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
 

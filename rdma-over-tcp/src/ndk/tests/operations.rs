@@ -551,7 +551,7 @@ fn completion_does_not_wait_for_a_delayed_acknowledgment() {
     active.send(1, 0, 100_000);
     bench.settle();
     assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS)]);
-    // The buffer may be reused at once: data in flight was copied.
+    // The buffer may be reused immediately: data in flight was copied.
     assert_eq!(active.qp.stats().copied_aside_bytes, 16 * 1024);
     bench.release_acks();
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);

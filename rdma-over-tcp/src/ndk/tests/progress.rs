@@ -9,7 +9,7 @@ use offload_engine::{sync::locks_taken, time::Duration};
 
 use crate::ndk::{AdapterConfig, CqNotify, NdkResult, NdkResultEx, Pair};
 
-/// Timeout of events that should occur at once; reached only in a failure.
+/// Timeout of events that should occur immediately; reached only in a failure.
 const LIMIT: Duration = Duration::from_secs(60);
 
 // NDK-CQ-1, -4: a poll of an empty queue and an arm do not block while another thread holds the node. Only an arm takes

@@ -291,7 +291,7 @@ fn window(side: &Side, length: usize, rights: OpFlags) -> Sge {
 }
 
 // NdInvalidRead, NdInvalidWrite, NdOverRead, NdOverWrite, NdWriteViolation (NDK-ERR-2, NDK-MEM-13). The initiator's
-// request fails with ACCESS_VIOLATION unless it has already completed. The connection ends, the victim's receive is
+// request fails with ACCESS_VIOLATION unless it has already completed. The connection ends, the responder's receive is
 // CANCELLED, and no byte is placed outside the window.
 #[test]
 pub(super) fn window_violations_are_rejected() {

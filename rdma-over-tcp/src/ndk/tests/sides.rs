@@ -172,7 +172,7 @@ pub(super) fn connect(
     connect_at(bench, active, passive, [active_limits, passive_limits], bench.server);
 }
 
-/// Connects two sides through a listener of their own: a bench may have several.
+/// Connects two sides through their own listener: a bench may have several.
 pub(super) fn connect_at(
     bench: &mut Bench,
     active: &mut Side,

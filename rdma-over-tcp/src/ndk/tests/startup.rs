@@ -40,7 +40,7 @@ impl Wait for BenchWait<'_> {
     }
 }
 
-// A connector over the backlog is rejected at once: its peer does not run into a timeout.
+// A connector over the backlog is rejected immediately: its peer does not run into a timeout.
 #[test]
 pub(super) fn connector_over_backlog_is_rejected() {
     let mut bench = Bench::new(1);

@@ -49,7 +49,7 @@ impl Wire {
             return None;
         }
         let hosts = [Namespace::new(), Namespace::new()];
-        // Without IPv6 the kernel sends no frames of its own.
+        // Without IPv6 the kernel sends no frames itself.
         hosts.iter().for_each(|host| host.sysctl("net/ipv6/conf/all/disable_ipv6", "1"));
         let peer = hosts[1].path();
         hosts[0].ip(&format!("link add wire0 type veth peer name wire0 netns {}", peer.display()));

@@ -50,8 +50,8 @@ pub struct FastRegister<'a> {
 }
 
 impl Rnic {
-    /// Posts a receive, in any state (NDK-CON-10). If the connection is over, it is flushed at once. Its memory is
-    /// checked when a message arrives for it.
+    /// Posts a receive, in any state (NDK-CON-10). If the connection has ended, it is flushed immediately. Its memory
+    /// is checked when a message arrives for it.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: a limit of the queue pair or

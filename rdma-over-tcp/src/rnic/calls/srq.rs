@@ -105,7 +105,7 @@ impl Rnic {
     }
 
     /// Changes the depth, the limit, or both; `None` leaves a value unchanged. A new limit is armed: its event is
-    /// reported when a message leaves fewer receives in the queue, or at once if there are fewer now. 0 disarms.
+    /// reported when a message leaves fewer receives in the queue, or immediately if there are fewer now. 0 disarms.
     ///
     /// # Errors
     /// Nothing was changed. [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: a depth that exceeds the

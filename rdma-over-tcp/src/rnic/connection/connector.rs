@@ -55,7 +55,7 @@ pub enum ConnectorState {
     Connected,
     /// A disconnect is pending.
     Disconnecting,
-    /// The connection is over. The connector cannot be used again.
+    /// The connection has ended. The connector cannot be used again.
     Closed,
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct Region {
     pub(crate) token: Option<u32>,
     pub(crate) keys: Keys,
     pub(crate) registration: Option<Registration>,
-    /// Uses of the current registration, and of former ones whose memory is in use.
+    /// Uses of the current registration, and of previous ones whose memory is in use.
     pub(crate) uses: Uses,
     /// Count of windows bound to the region.
     pub(crate) windows: u32,
@@ -124,7 +124,7 @@ pub(crate) struct Granted<'a> {
 }
 
 impl<'a> Granted<'a> {
-    /// Calls `take` with each piece, to be copied at once.
+    /// Calls `take` with each piece, to be copied immediately.
     #[inline]
     pub(crate) fn each_piece(&self, mut take: impl FnMut(Piece<'a>)) {
         self.memory.each_slice(self.offset, self.length, |slice| take(Piece::Shared(slice)));
@@ -453,8 +453,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Checks a fast-register request (NDK-MEM-7) and assigns the region's next token at once (NDK-MEM-8). Returns the
-    /// registration to execute when the request starts.
+    /// Checks a fast-register request (NDK-MEM-7) and assigns the region's next token immediately (NDK-MEM-8). Returns
+    /// the registration to execute when the request starts.
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: unsuitable memory, base address or region; [`VerbError::NoRemoteAccess`]: remote

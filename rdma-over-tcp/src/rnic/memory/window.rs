@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | accessible to | the peers of all queue pairs of its domain | the peer of the queue pair that has bound it |
 //! | token of a bind | the next one, chosen by the adapter | as of type 1, or with a key chosen by the consumer |
-//! | bind while bound | allowed: replaces the former binding | refused |
+//! | bind while bound | allowed: replaces the previous binding | refused |
 //! | unbound by | a bind of no bytes, its close | an invalidation by either end, its close, the end of its queue pair |
 //!
 //! A bind is a work request. Its token is known when the post returns, and is invalid until the request is executed. A

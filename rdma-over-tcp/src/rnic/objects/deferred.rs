@@ -1,9 +1,9 @@
 //! Timers of consumers, and completions that an adapter defers, so that its consumer observes pending requests
 //! ([`Deferral`]).
 //!
-//! The request itself is executed at once. Only its completion is deferred, to a time drawn from the seed. So several
-//! requests complete in a different order than they were made. The object remains pinned meanwhile, by the request or
-//! by the deferred close.
+//! The request itself is executed immediately. Only its completion is deferred, to a time drawn from the seed. So
+//! several requests complete in a different order than they were made. The object remains pinned meanwhile, by the
+//! request or by the deferred close.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -14,7 +14,7 @@ use oorandom::Rand64;
 use super::{id::Key, lifetime::Callback};
 use crate::rnic::config::Deferral;
 
-/// One request in this many completes at once.
+/// One request in this many completes immediately.
 const IMMEDIATE_ONE_IN: u64 = 4;
 
 /// Deferred completion.
@@ -47,7 +47,7 @@ impl DeferredCompletions {
         Self { random, ..Self::default() }
     }
 
-    /// Draws the time of a request's completion; `None`: at once.
+    /// Draws the time of a request's completion; `None`: immediately.
     pub(crate) fn draw(&mut self, now: Instant) -> Option<Instant> {
         let (random, delay_max) = self.random.as_mut()?;
         if random.rand_range(0..IMMEDIATE_ONE_IN) == 0 {

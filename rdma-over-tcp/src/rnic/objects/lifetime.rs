@@ -1,7 +1,7 @@
 //! Lifetime of objects: pins, pending closes, and returned callbacks.
 //!
 //! Each successor, each request whose completion callback has not returned, and each delivered event callback pins an
-//! object (NDK-LIFE-4). Close succeeds at once if the object is not pinned; otherwise it pends, and the last unpin
+//! object (NDK-LIFE-4). Close succeeds immediately if the object is not pinned; otherwise it pends, and the last unpin
 //! completes it. The antecedents are unpinned only when that completion has returned (NDK-LIFE-6).
 //!
 //! The node calls callbacks without a lock. Their return is reported through [`Returns`], which the core drains at its

@@ -100,7 +100,7 @@ pub enum Arm {
 pub type Notification = Arc<dyn Fn(Result<(), CqFailure>) + Send + Sync>;
 
 /// Moderation of notifications: a satisfied arm is notified when the count is reached or the interval has expired,
-/// whichever is first. Completions can be polled at once in any case.
+/// whichever is first. Completions can be polled immediately in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqModeration {
     /// Time from the completion that satisfies the arm; `None`: unlimited.

@@ -78,10 +78,10 @@ pub struct QpConfig {
     pub context: u64,
     /// Limits of the queue pair.
     pub limits: QpLimits,
-    /// Shared receive queue; `None`: a queue of its own. With a shared receive queue [`QpLimits::receive_queue_depth`]
+    /// Shared receive queue; `None`: its own queue. With a shared receive queue [`QpLimits::receive_queue_depth`]
     /// and [`QpLimits::max_receive_request_sge`] are ignored.
     pub srq: Option<SrqId>,
-    /// Policy of posts to the send queue once the connection is over or is being ended.
+    /// Policy of posts to the send queue once the connection has ended or is being ended.
     pub error_state_posts: ErrorStatePosts,
 }
 
@@ -136,11 +136,11 @@ pub enum QpState {
     Connecting,
     /// Initiator requests may be posted (NDK-CON-12).
     Connected,
-    /// The connection is over: posted requests are flushed (NDK-DISC-6, NDK-WR-5).
+    /// The connection has ended: posted requests are flushed (NDK-DISC-6, NDK-WR-5).
     Error,
 }
 
-/// Bytes that posts may queue before they are sent at once. Two lists of a kernel socket, which share a write; the
+/// Bytes that posts may queue before they are sent immediately. Two lists of a kernel socket, which share a write; the
 /// short end of a large message shares a segment with the next message.
 const WAITING_BYTES_MAX: u64 = 512 * 1024;
 

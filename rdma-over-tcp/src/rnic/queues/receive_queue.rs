@@ -123,7 +123,7 @@ impl ReceiveQueue {
         self.watch = if limit > 0 { Watch::OnceFilled } else { Watch::Off };
     }
 
-    /// Sets and arms a limit. With fewer receives the consumer is notified at once. 0: none.
+    /// Sets and arms a limit. With fewer receives the consumer is notified immediately. 0: none.
     pub(crate) fn arm(&mut self, limit: u32) {
         self.limit = limit;
         self.watch = if limit > 0 { Watch::Armed } else { Watch::Off };

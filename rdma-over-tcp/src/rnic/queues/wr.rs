@@ -71,7 +71,7 @@ impl WrFlags {
     pub const READ_FENCE: Self = Self(2);
     /// The peer's completion is a solicited event.
     pub const SOLICITED: Self = Self(4);
-    /// More requests follow at once: no data has to be sent yet.
+    /// More requests follow immediately: no data has to be sent yet.
     pub const DEFER: Self = Self(8);
 
     /// First part of the next request, which completes for both.

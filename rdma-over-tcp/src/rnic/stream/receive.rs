@@ -58,7 +58,7 @@ pub(super) struct Receiver {
     local_region: Option<Owner>,
 }
 
-/// Outcome of the FPDUs of an input, besides placed bytes and completions.
+/// Outcome of the FPDUs of an input, except placed bytes and completions.
 #[derive(Debug)]
 pub(super) enum Received {
     /// All FPDUs that end in the input were processed. `may_send` is true if data may be sent that could not be sent

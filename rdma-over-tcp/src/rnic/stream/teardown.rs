@@ -147,8 +147,8 @@ impl Stream {
         self.begin_progress_limit(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
     }
 
-    /// Starts the time limit of a disconnect with requests outstanding. Other adapters flush them at once; here they
-    /// are sent as long as the peer makes progress.
+    /// Starts the time limit of a disconnect with requests outstanding. Other adapters flush them immediately; here
+    /// they are sent as long as the peer makes progress.
     #[cold]
     pub(super) fn limit_disconnect(
         &mut self,

@@ -114,7 +114,7 @@ impl Objects {
         }
     }
 
-    /// Breaks a queue pair whose connection is over: everything posted is flushed.
+    /// Breaks a queue pair whose connection has ended: everything posted is flushed.
     pub(crate) fn break_qp(&mut self, id: QpId) {
         if let Some(qp) = self.qps.get_mut(id) {
             qp.state = QpState::Error;

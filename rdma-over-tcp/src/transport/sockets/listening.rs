@@ -1,7 +1,7 @@
 //! Socket of a listener. The child of a fork inherits it and can take it over, with its pending connections.
 //!
 //! After a fork both processes have the socket and the epoll set of the parent's adapter. The child removes the socket
-//! from that set, so that the parent accepts no further connection, and listens on it with an adapter of its own.
+//! from that set, so that the parent accepts no further connection, and listens on it with its own adapter.
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;

@@ -85,7 +85,7 @@ pub(super) struct SocketStream {
     pub(super) deadline: Option<Instant>,
     /// True if the peer's FIN was received.
     pub(super) is_fin_received: bool,
-    /// True if it is to be reset.
+    /// True if the stream must be reset.
     pub(super) is_reset: bool,
     /// True if the kernel's buffer has room, as far as known.
     pub(super) is_writable: bool,
@@ -273,8 +273,8 @@ impl SocketStream {
         is_acknowledged
     }
 
-    /// Makes the kernel reset the connection at once, or when the socket is closed: a child of a fork may have it open,
-    /// too.
+    /// Makes the kernel reset the connection immediately, or when the socket is closed: a child of a fork may have it
+    /// open, too.
     pub(super) fn reset_on_close(&self) {
         let _ = rustix::net::connect_unspec(&self.socket);
         // A socket that is already disconnected needs no linger option.

@@ -162,7 +162,7 @@ struct Run {
     slots: Vec<Slot>,
     near: End,
     far: End,
-    /// Windows whose tokens Sends are to invalidate.
+    /// Windows whose tokens Sends invalidate.
     windows: Vec<Mr>,
     /// Sum of the far consumer's own additions.
     added: u64,
@@ -313,7 +313,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
 }
 
 impl Run {
-    /// Posts receives, and creates the windows that Sends are to invalidate.
+    /// Posts receives, and creates the windows that Sends invalidate.
     fn prepare(&mut self, bench: &mut Bench) {
         let Self { operation, slots, far, windows, .. } = self;
         for (context, slot) in (0..).zip(slots.iter()) {

@@ -32,7 +32,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T: Clone> Handles<T> {
-    /// Adds a handle. Returns the handle removed, if any, whose object is to be closed.
+    /// Adds a handle. Returns the handle removed, if any, whose object must be closed.
     pub(super) fn add(&self, handle: T) -> Option<T> {
         let List { handles, added } = &mut *self.0.lock().unwrap();
         *added += 1;

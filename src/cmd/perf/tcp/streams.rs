@@ -312,7 +312,7 @@ impl Stack for NodeStack {
             }
             polls += 1;
             let is_flushed = bulk.budget.is_over();
-            // With a sleeping wait, progress is returned at once: it may complete the phase.
+            // With a sleeping wait, progress is returned immediately: it may complete the phase.
             let has_progress = !spins && bulk.received_bytes != before;
             (polls >= POLLS_PER_CLOCK || is_flushed || has_progress || spoken).then_some(Ok(()))
         })?;

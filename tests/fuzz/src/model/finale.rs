@@ -1,4 +1,4 @@
-//! Final phase: the peer turns honest, and both streams must complete regardless of the earlier operations.
+//! Final phase: the peer conforms to the RFCs, and both streams must complete regardless of the earlier operations.
 
 use offload_engine::{
     tcp::{Ecn, Flags, Segment, SeqNum, Timestamps, TxLimits},
@@ -15,9 +15,9 @@ const TURNS_MAX: u32 = 20_000;
 /// Full segments that arrive as one, as from a link with receive offload.
 const COALESCED: usize = 8;
 
-/// Receive state of the honest peer.
+/// Receive state of the conforming peer.
 struct PeerReceiver {
-    /// End of the data received in order. Out-of-order data are discarded, even if a forged SACK block has
+    /// End of the data received in order. Out-of-order data is discarded, even if a forged SACK block has
     /// reported them (RFC 2018 §8 allows that, and the sender must cope).
     next: u64,
     answer: bool,
@@ -76,7 +76,7 @@ impl World {
             if ahead <= 0 && ahead + len > 0 {
                 receiver.next += (ahead + len).cast_unsigned();
             }
-            // An honest peer acknowledges data, and segments before its window.
+            // A conforming peer acknowledges data, and segments before its window.
             receiver.answer |= len > 0 || ahead < 0;
         }
         is_sent

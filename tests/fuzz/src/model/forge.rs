@@ -155,7 +155,7 @@ impl World {
         let stale = if end > start { end <= nxt } else { start < nxt };
         let odd = self.setup.timestamps && matches!(stamp, Stamp::Absent | Stamp::Late);
         let over = phase == TcpPhase::TimeWait;
-        // The right edge is outside the window, but it is SND.NXT of an honest peer that has filled the window.
+        // The right edge is outside the window, but it is SND.NXT of a conforming peer that has filled the window.
         if stale || odd || over || ack < una || start == edge && start != nxt {
             return Verdict::Ambiguous;
         }
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// Advances the time slightly, so that replies have an instant of their own.
+    /// Advances the time slightly, so that replies have a separate instant.
     pub(super) fn tick(&mut self) {
         self.now += Duration::from_millis(1);
     }

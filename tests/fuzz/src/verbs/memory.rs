@@ -39,7 +39,7 @@ const POISON: u8 = 0xdb;
 /// State of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
-    /// The pattern, or data that were written legally.
+    /// The pattern, or data that was written legally.
     Used,
     /// Overwritten: neither readable nor writable for requests.
     Poisoned,

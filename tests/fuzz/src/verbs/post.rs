@@ -260,7 +260,7 @@ impl World {
                 let (compare_add, swap) = (plan.wild.into(), plan.length.into());
                 wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
             }
-            // Requests on other objects have calls of their own.
+            // Requests on other objects have separate calls.
             IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => return None,
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Two nodes on TAPs of a bridge, in a namespace of their own, with manual progress: all work runs on the
+//! Two nodes on TAPs of a bridge, in a separate namespace, with manual progress: all work runs on the
 //! thread of the test.
 
 use std::{boxed::Box, sync::Arc};
@@ -108,7 +108,7 @@ pub(crate) struct RdmaOverTaps {
 impl Transport for RdmaOverTaps {
     fn run(&mut self, messages: u64) {
         // Polling an empty completion queue runs an iteration of its node. Small writes complete before the
-        // peer has them, so the first node's queue is hardly ever empty.
+        // peer has them, so the first node's queue is rarely empty.
         let Self { traffic, nodes, .. } = self;
         traffic.run(messages, &mut || turn(&nodes[0]));
     }

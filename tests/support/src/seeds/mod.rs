@@ -122,7 +122,7 @@ pub struct Suite {
     pub command: &'static str,
     /// Seeds in each of CI's two slices.
     pub seeds: u64,
-    /// Classes of panics by the end of the file path, for panics without a class of their own.
+    /// Classes of panics by the end of the file path, for panics without a separate class.
     pub classes: &'static [(&'static str, Class)],
 }
 

@@ -133,7 +133,7 @@ fn message(info: &PanicHookInfo<'_>, class: Class) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
-/// Class of a panic without a class of its own: that of the file, if the suite has one; `panic` outside of
+/// Class of a panic without a separate class: that of the file, if the suite has one; `panic` outside of
 /// tests.
 pub(super) fn by_file(file: &str, classes: &[(&str, Class)]) -> Class {
     if let Some((_, class)) = classes.iter().find(|(end, _)| file.ends_with(end)) {

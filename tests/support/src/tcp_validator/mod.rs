@@ -65,7 +65,7 @@ pub struct Rules {
     /// instant have been processed.
     pub lag: Duration,
     /// True if the host processes frames in the order of arrival. Frames that arrive through another queue may
-    /// be overtaken by duplicates; data are then old, and their acknowledgment may be ignored (RFC 9293
+    /// be overtaken by duplicates; data is then old, and its acknowledgment may be ignored (RFC 9293
     /// §3.10.7.4).
     pub in_order: bool,
     /// True if the host may send RST on an open connection.

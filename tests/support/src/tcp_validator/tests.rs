@@ -458,7 +458,7 @@ fn fins() {
             trace.sent(ours(flags, seq, 1, payload));
         });
     }
-    // A FIN before data that were already sent.
+    // A FIN before data that was already sent.
     violates(Clause::Fin, PLAIN, |trace| {
         trace.sent(ours("", 1, 1, b"abc"));
         trace.sent(ours("F", 3, 1, &[]));
@@ -646,7 +646,7 @@ fn sack_blocks() {
     });
 }
 
-// RFC 2018 §8: SACKed data are kept.
+// RFC 2018 §8: SACKed data is kept.
 #[test]
 fn reneging() {
     let promise = |trace: &mut Trace| {

@@ -1,6 +1,6 @@
 //! C interface of identifiers: pointers, errno, synchronous calls.
 //!
-//! A synchronous identifier, created without a channel, has a channel of its own, and its calls wait for their event.
+//! A synchronous identifier, created without a channel, has its own channel, and its calls wait for their event.
 //! `pthread_cancel` may end these calls, and the reader of events, while they block.
 
 pub(crate) mod channel;

@@ -1,6 +1,6 @@
 //! C interface of `SO_KEEPALIVE`: an RDMA Write of zero bytes every `TCP_KEEPIDLE` seconds. It does not reach the
-//! peer's program. Without an acknowledgment TCP gives up, which resets the rsocket. One thread serves all rsockets of
-//! a process.
+//! peer's program. Without an acknowledgment TCP aborts the connection, which resets the rsocket. One thread serves all
+//! rsockets of a process.
 
 use std::{
     os::fd::RawFd,

@@ -33,8 +33,8 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE: u8 = 7;
 const TCP_LISTEN: u8 = 10;
 
-/// Returns true for an option that the kernel keeps without a further effect. Data are sent at once (`TCP_NODELAY`),
-/// and urgent data are not supported (`SO_OOBINLINE`); the others are about segments, which belong to the connection
+/// Returns true for an option that the kernel keeps without a further effect. Data is sent immediately (`TCP_NODELAY`),
+/// and urgent data is not supported (`SO_OOBINLINE`); the others are about segments, which belong to the connection
 /// below.
 const fn is_kept(level: c_int, name: c_int) -> bool {
     matches!(

@@ -4,7 +4,7 @@
 //! options. Its inode reveals if the program has closed it without the library: then the number no longer
 //! belongs to an rsocket.
 //!
-//! Each generation of processes ([`process::generation`]) has a table of its own. A child reads its parent's only to
+//! Each generation of processes ([`process::generation`]) has its own table. A child reads its parent's only to
 //! distinguish an rsocket that it cannot use from other descriptors. It does not wait for the lock, whose holder may
 //! not exist in the child.
 

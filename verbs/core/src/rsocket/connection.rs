@@ -318,7 +318,7 @@ impl Connection {
             return Some(Err(error));
         }
         let mut sent = 0;
-        // The peer gets a mapping before data that were sent after it.
+        // The peer gets a mapping before data that was sent after it.
         while self.is_live() && self.unannounced.is_empty() {
             let Some(data) = rest(pieces, already + sent) else { return Some(Ok(sent)) };
             let Some(plan) = self.sender.plan(data.len()) else { break };

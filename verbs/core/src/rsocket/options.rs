@@ -66,7 +66,7 @@ pub enum Shutdown {
 /// Behavior of a close with unsent data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Linger {
-    /// Waits until all data are sent.
+    /// Waits until all data is sent.
     Default,
     /// Waits for this time.
     For(Duration),

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(receiver.unread(), 0);
     }
 
-    // Half of the credits are returned at once, also for few bytes.
+    // Half of the credits are returned immediately, also for few bytes.
     #[test]
     fn credits_of_small_messages_are_returned_by_halves() {
         let mut receiver = Receiver::new(1000, 8);

@@ -33,7 +33,7 @@ use crate::{
 /// Time for which a call polls before it blocks.
 const POLL_TIME: Duration = Duration::from_micros(20);
 
-/// Time for which a close waits until all data are sent, without `SO_LINGER`.
+/// Time for which a close waits until all data is sent, without `SO_LINGER`.
 const CLOSE_TIME: Duration = Duration::from_secs(60);
 
 /// Time for which a close waits for the end of the connection after that.

@@ -24,7 +24,7 @@ pub(super) const MESSAGE_BYTES: usize = 4;
 const VERSION: u8 = 1;
 /// Flag: the host is big-endian.
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// Flag: the private data have the size of the iomap.
+/// Flag: the private data has the size of the iomap.
 const FLAG_IOMAP: u8 = 1 << 1;
 
 /// Protocol violation of the peer.

@@ -29,7 +29,7 @@ fn reordered_ack_blocks_are_processed() {
     assert_eq!(bench.tcp.info(bench.now).dsack_dups, 1);
 }
 
-// sack/sack-shift-sacked-2-6-8-3-9-nofack: three sacked segments mark everything below the highest lost at once. A
+// sack/sack-shift-sacked-2-6-8-3-9-nofack: three sacked segments mark everything below the highest lost immediately. A
 // fourth one in between is reordering.
 #[test]
 fn three_scattered_sacks_mark_lower_data_lost() {

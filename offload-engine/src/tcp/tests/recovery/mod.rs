@@ -82,7 +82,7 @@ fn third_duplicate_ack_retransmits_hole() {
     assert_eq!(numbers(&mut bench), [12, 13]);
 }
 
-// RFC 6582 §3.2 step 3: a partial ACK retransmits the next hole at once; a full one ends the episode.
+// RFC 6582 §3.2 step 3: a partial ACK retransmits the next hole immediately; a full one ends the episode.
 #[test]
 fn partial_ack_retransmits_next_hole() {
     let mut bench = flight(false);

@@ -206,7 +206,7 @@ fn real_loss_after_undo_is_repaired() {
     assert_eq!(undone(&bench), (1, 0, 0, 0));
     let info = bench.tcp.info(bench.now);
     assert_eq!((info.fast_retransmits, info.snd_ssthresh), (1, None));
-    // Segments 2 and 3 get a reordering window, then a recovery of their own.
+    // Segments 2 and 3 get a reordering window, then a separate recovery.
     while bench.tcp.info(bench.now).fast_retransmits < 2 {
         assert!(bench.wait_for_timer() < RTT);
     }

@@ -335,7 +335,7 @@ fn moderated_notifications_are_held() {
     let queue = moderated(Some(interval), None);
     (0..10).for_each(|_| push(&queue));
     assert_eq!(queue.take_due(), None);
-    // Failures are notified at once, and so are arms without moderation.
+    // Failures are notified immediately, and so are arms without moderation.
     assert!(queue.push_all((0..7).map(|_| entry(WcStatus::Success))).overrun);
     assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
     let queue = moderated(Some(interval), None);
