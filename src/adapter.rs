@@ -177,3 +177,34 @@ pub fn linger(adapter: &Adapter) {
         tracing::debug!(%error, "peers did not close in time");
     }
 }
+
+/// Returns the result of a command with the failure of an output file, if any. Call it after the nodes and adapters
+/// that write the files were dropped.
+pub fn with_failed_outputs(ended: Result<(), Failure>) -> Result<(), Failure> {
+    with_output(ended, flue_adapter::output::take_failure().map(Failure::from))
+}
+
+/// Combines the result of the run with the failure of an output file, if any.
+fn with_output(ended: Result<(), Failure>, output: Option<Failure>) -> Result<(), Failure> {
+    match (ended, output) {
+        (ended, None) => ended,
+        (Ok(()), Some(output)) => Err(output),
+        (Err(failure), Some(output)) => {
+            Err(Failure { message: format!("{}; {}", failure.message, output.message), ..failure })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_output_file_fails_the_run() {
+        let full = || Some(Failure::work("--pcap x: full"));
+        assert_eq!(with_output(Ok(()), None), Ok(()));
+        assert_eq!(with_output(Ok(()), full()).unwrap_err().message, "--pcap x: full");
+        let both = with_output(Err(Failure::lacking("no TUN")), full()).unwrap_err();
+        assert_eq!((both.message.as_str(), both.exit_status()), ("no TUN; --pcap x: full", 3));
+    }
+}

@@ -13,6 +13,7 @@ use flue_bench::BenchArgs;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
+    adapter,
     cmd::{
         doctor::{self, DoctorArgs},
         hand_over::{self, OffloadArgs, UploadArgs},
@@ -148,7 +149,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
     let ended = command.run(&mut console);
-    let ended = with_failed_outputs(ended);
+    let ended = adapter::with_failed_outputs(ended);
     ExitCode::from(console.finish(ended))
 }
 
@@ -170,27 +171,10 @@ pub fn command() -> clap::Command {
     })
 }
 
-/// Returns the result of a command with the failure of an output file, if any. The nodes and adapters that write the files
-/// are dropped at this point.
-pub(crate) fn with_failed_outputs(ended: Result<(), Failure>) -> Result<(), Failure> {
-    with_outputs(ended, flue_adapter::output::take_failure().map(Failure::from))
-}
-
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = command();
     let mut matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
-}
-
-/// Combines the result of the run with the failure of an output file, if any.
-fn with_outputs(ended: Result<(), Failure>, output: Option<Failure>) -> Result<(), Failure> {
-    match (ended, output) {
-        (ended, None) => ended,
-        (Ok(()), Some(output)) => Err(output),
-        (Err(failure), Some(output)) => {
-            Err(Failure { message: format!("{}; {}", failure.message, output.message), ..failure })
-        }
-    }
 }
 
 /// Prints the output of clap: help and version on `out`, errors on `err`. With `--json` among the arguments, an error
@@ -299,15 +283,6 @@ mod tests {
         assert_eq!(document["exit_status"], 2);
         let message = document["error"]["message"].as_str().unwrap();
         assert!(message.contains("--no-such-option") && !message.contains("--help"), "{message}");
-    }
-
-    #[test]
-    fn failed_output_file_fails_the_run() {
-        let full = || Some(Failure::work("--pcap x: full"));
-        assert_eq!(with_outputs(Ok(()), None), Ok(()));
-        assert_eq!(with_outputs(Ok(()), full()).unwrap_err().message, "--pcap x: full");
-        let both = with_outputs(Err(Failure::lacking("no TUN")), full()).unwrap_err();
-        assert_eq!((both.message.as_str(), both.exit_status()), ("no TUN; --pcap x: full", 3));
     }
 
     #[test]

@@ -52,9 +52,9 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// Returns the new time of this time limit, which has expired, if the loop is late by 100 ms or more. A process that
-    /// was stopped resumes with expired limits, and with frames or messages that have arrived in time. The caller
-    /// extends a limit only once: a loop may be late each time.
+    /// Returns the new time of this time limit, which has expired, if the loop is late by 100 ms or more. A process
+    /// that was stopped resumes with expired limits, and with frames or messages that have arrived in time. The
+    /// caller extends a limit only once: a loop may be late each time.
     #[must_use]
     pub fn extended_if_overdue(self, now: Self) -> Option<Self> {
         (self + OVERDUE_MIN <= now).then(|| now + CATCH_UP)

@@ -399,7 +399,7 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
             tcp::run_node(&plan, &setup, &mut reporter, console)
         }
     });
-    let ended = crate::cli::with_failed_outputs(ended);
+    let ended = adapter::with_failed_outputs(ended);
     reporter.finish(ended.as_ref().err(), console);
     ended
 }

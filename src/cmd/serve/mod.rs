@@ -15,7 +15,7 @@ use clap::Args;
 
 use self::offer::Region;
 use crate::{
-    adapter::TransportArgs,
+    adapter::{self, TransportArgs},
     cmd::perf::kind::parse_size,
     failure::Failure,
     host::HostAddress,
@@ -158,7 +158,7 @@ impl ServeArgs {
 /// # Errors
 /// The node or its memory could not be opened, listening failed, or a signal was received.
 pub fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let ended = crate::cli::with_failed_outputs(run::run(args, console));
+    let ended = adapter::with_failed_outputs(run::run(args, console));
     if let (Err(failure), true) = (&ended, args.json) {
         let document =
             Document::new(event::NAME, Some(failure), serde_json::json!({ "event": "error" }));
