@@ -88,12 +88,12 @@ fn ss_lists_listeners_and_connections() {
     drop(flue.take_input());
     flue.expect_exit(0, START);
     assert!(bench.sockets().is_empty(), "the node did not remove its socket");
-    let nobody = bench.run_once("ss");
-    assert_eq!((nobody.status, nobody.out.lines().count()), (Some(0), 1));
+    let without_node = bench.run_once("ss");
+    assert_eq!((without_node.status, without_node.out.lines().count()), (Some(0), 1));
     assert!(
-        nobody.err.contains("no running node") && nobody.err.contains("flue"),
+        without_node.err.contains("no running node") && without_node.err.contains("flue"),
         "{}",
-        nobody.err
+        without_node.err
     );
 }
 

@@ -239,7 +239,7 @@ fn programs_run_without_privileges() {
     for (from, name) in copies {
         fs::copy(from, scratch.file(name)).expect("a copied program");
     }
-    let nobody = |options: &str, line: &str| {
+    let unprivileged = |options: &str, line: &str| {
         let script = "mount -t tmpfs none /dev/net && cd / && exec setpriv \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--", "sh", "-c", script, "sh"]);
@@ -255,8 +255,8 @@ fn programs_run_without_privileges() {
     for (order, name) in ["rping", "ib_write_bw", "fio_write"].into_iter().enumerate() {
         let Some(row) = row(name) else { continue };
         let (transport, begun) = (Transport::sockets(), Instant::now());
-        let said =
-            run_pair(&transport, row, nobody).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        let said = run_pair(&transport, row, unprivileged)
+            .unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
         let programs = Programs {
             order: results::UNPRIVILEGED + order,
             name,

@@ -173,7 +173,7 @@ fn full_link_bounds_sleep() {
     });
 }
 
-// What a callback has done ends the wait, for any caller and any position of the wait.
+// A wait ends if a callback has met its condition, for any caller and at any point of the wait.
 #[test]
 fn callback_ends_wait() {
     for progress in [Progress::Automatic, Progress::Manual] {

@@ -221,7 +221,7 @@ fn closed_output_ends_the_run() {
     let (input, _input_writer) = pipe().unwrap();
     let reader = start_reader(input, wake.clone()).unwrap();
     let mut pump = Pump::new(reader, start_writer(output, wake).unwrap());
-    let mut peer = Peer::new(&[b"nobody reads this"]);
+    let mut peer = Peer::new(&[b"data without a reader"]);
     let failure = run(&mut pump, &mut peer, &woken, |_| false).unwrap().unwrap_err();
     assert!(failure.message.starts_with("standard output"), "{failure}");
 }

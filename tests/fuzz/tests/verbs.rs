@@ -40,7 +40,7 @@ const EXPECTED: &[(&str, Summary)] = &[
     ("notifications", Summary { messages: 4, checked: 4, ..ZERO }),
     ("reject", Summary { rejected: 1, requests: 1, ..ZERO }),
     ("accept-by-hand", Summary { established: 2, messages: 1, ..ZERO }),
-    ("nobody-listens", Summary { rejected: 1, ..ZERO }),
+    ("no-listener", Summary { rejected: 1, ..ZERO }),
     ("destroy-under-traffic", Summary { established: 4, ..ZERO }),
     ("disconnect", Summary { flushed: 4, ..ZERO }),
     ("built-requests", Summary { messages: 3, checked: 5, ..ZERO }),

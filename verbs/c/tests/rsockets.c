@@ -191,7 +191,7 @@ static void full_duplex(int a, int b)
 	for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
 }
 
-/* A sender that nobody reads is full once, and can go on when somebody does. */
+/* A sender without a reader fills its buffers once, and continues when the reader reads. */
 static void fills(int a, int b)
 {
 	static char data[1 << 16];

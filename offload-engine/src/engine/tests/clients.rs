@@ -44,7 +44,7 @@ fn removed_client_leaves_other_clients_unaffected() {
         let (gone, stays) = (80 + leaves as u16, 81 - leaves as u16);
         bench.host_messages();
         bench.port.to_engine.send(FromHost::RemoveClient(tags[leaves])).unwrap();
-        bench.arrives(from_peer(gone, 5000, 1000, b"nobody's"));
+        bench.arrives(from_peer(gone, 5000, 1000, b"unknown"));
         bench.arrives(from_peer(stays, 5000, 1000, b"mine"));
         bench.poll();
         assert!(!bench.clients.contains(tags[leaves]));

@@ -32,7 +32,7 @@ fn frame_of_another_queue_is_passed_to_its_connection() {
     group[1].poll();
     group[1].sent();
     group[2].arrives(from_peer(80, 5000, 1000, b"by the wrong queue"));
-    group[2].arrives(from_peer(81, 5000, 1000, b"nobody's"));
+    group[2].arrives(from_peer(81, 5000, 1000, b"unknown"));
     group[2].poll();
     assert_eq!(
         group[2].host_messages().len(),

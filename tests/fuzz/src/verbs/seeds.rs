@@ -275,7 +275,7 @@ pub fn named() -> Vec<(&'static str, Vec<Call>)> {
             .concat(),
         ),
         (
-            "nobody-listens",
+            "no-listener",
             [
                 &[prepare(20)],
                 &resolve[..9],
