@@ -118,6 +118,12 @@ fn server_without_output_ends() {
     }
 }
 
+/// Returns the document in the lines of a command.
+fn document(said: &str) -> Value {
+    let document = &said[said.find("{\n").expect("a document")..];
+    serde_json::from_str(&document[..=document.rfind('}').unwrap()]).unwrap()
+}
+
 #[test]
 fn capture_on_full_disk_fails_command_only() {
     if lacks(&[Need::Root, Need::Tool("ip"), Need::Tun]) {
@@ -154,13 +160,23 @@ fn capture_on_full_disk_fails_command_only() {
         let said = server.all_lines(LIMIT);
         assert!(said.contains("ended: 20 pings"), "{said}");
         assert!(said.contains(&format!("flue rping: {expected}")), "{said}");
-        let said = client.all_lines(LIMIT);
-        let document = &said[said.find("{\n").expect("a document")..];
-        let document = &document[..=document.rfind('}').unwrap()];
-        let document: Value = serde_json::from_str(document).unwrap();
+        let document = document(&client.all_lines(LIMIT));
         assert_eq!((&document["result"]["pings"], &document["ok"]), (&20.into(), &false.into()));
         assert_eq!(document["error"]["message"], expected.as_str());
     }
+    let near = "--transport kernel -a 127.0.0.1";
+    let mut server = start(&format!("perf send-lat {near} -1"));
+    let expected = format!("--pcap /dev/full: {FULL}");
+    let line = "perf send-lat 127.0.0.1 --transport kernel -n 50 --pcap /dev/full --json";
+    let mut client = start(line);
+    client.expect_exit(1, LIMIT);
+    server.expect_exit(0, LIMIT);
+    let document = document(&client.all_lines(LIMIT));
+    assert_eq!(
+        (&document["results"][0]["iterations"], &document["ok"]),
+        (&50.into(), &false.into())
+    );
+    assert_eq!(document["error"]["message"], expected.as_str());
     let mut lab = start("lab --transport kernel -q --pcap /dev/full");
     lab.expect_exit(1, LIMIT);
     let said = lab.all_lines(LIMIT);

@@ -331,16 +331,16 @@ fn write_files(
     failure: Option<&Failure>,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
+    if let Some(path) = &args.html {
+        fs::write(path, page::html(report)).map_err(|error| write_failure(path, &error))?;
+        console.print(format_args!("charts: {}", path.display()));
+    }
     if let Some(path) = &args.json {
         let document = Document::new(outcome::NAME, failure, report);
         let text = document.pretty().map_err(io::Error::other);
         text.and_then(|text| fs::write(path, text + "\n"))
             .map_err(|error| write_failure(path, &error))?;
         console.print(format_args!("results: {}", path.display()));
-    }
-    if let Some(path) = &args.html {
-        fs::write(path, page::html(report)).map_err(|error| write_failure(path, &error))?;
-        console.print(format_args!("charts: {}", path.display()));
     }
     Ok(())
 }

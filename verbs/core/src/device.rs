@@ -51,6 +51,9 @@ const PORTS: RangeInclusive<u16> = 32_768..=49_151;
 /// retransmission timeout, 200 ms.
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
+/// Locks of the start of each device: a second thread waits, because two adapters would share one capture file.
+static STARTS: [Mutex<()>; GENERATIONS_MAX] = [const { Mutex::new(()) }; GENERATIONS_MAX];
+
 /// Devices by generation. A child never reads the slot of its parent while it may be partly initialized.
 static DEVICES: [OnceLock<Device>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
 
@@ -141,9 +144,12 @@ impl Device {
         if let Some(device) = place.get() {
             return Ok(device);
         }
+        let _starting = lock(&STARTS[generation]);
+        if let Some(device) = place.get() {
+            return Ok(device);
+        }
         let (options, config) = options();
         let device = Self::start(options, config, generation)?;
-        // If two threads start one each, the second is dropped before it has an object.
         Ok(place.get_or_init(|| device))
     }
 

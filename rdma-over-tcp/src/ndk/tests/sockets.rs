@@ -102,6 +102,33 @@ fn reply_that_arrived_while_stopped_precedes_the_expired_limit() {
     assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
 }
 
+// As above, with more sockets ready than one query of the epoll set returns.
+#[test]
+fn handshakes_completed_while_stopped_precede_their_expired_limits() {
+    const COUNT: usize = 200;
+    let polled = Arc::new(PolledSockets::new(AdapterConfig::default()));
+    let adapter = Adapter::new(polled.clone());
+    let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    rustix::net::listen(&listener, COUNT as i32).unwrap();
+    let remote = listener.local_addr().unwrap();
+    let attempts: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+            let connector = adapter.create_connector().unwrap();
+            let begun =
+                PendingCall::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
+            (qp, connector, begun)
+        })
+        .collect();
+    // The kernel performs the handshakes, whose results are not read.
+    polled.settle();
+    polled.set_now(Instant::ZERO + Duration::from_secs(3600));
+    polled.poll();
+    let failed = attempts.iter().filter(|(_, _, begun)| begun.status().is_some()).count();
+    assert_eq!(failed, 0, "of {COUNT}");
+}
+
 // While the connection is busy, posts send full lists only. The rest is sent with the next posts, by the next poll, or
 // by a disconnect.
 #[test]

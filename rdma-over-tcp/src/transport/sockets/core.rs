@@ -602,11 +602,14 @@ impl Passive for SocketRnic {
         let worked = self.settle(now);
         let mut taken = self.poll_hot(now);
         self.hot_polls += 1;
-        // A handshake may have been completed in time, and be found late.
+        // A handshake may have been completed in time, and be found late: all sockets precede an expired limit.
         let has_expired = self.deadlines.first().is_some_and(|(at, _)| *at <= now);
         if has_expired || self.is_crowded || self.hot.is_empty() || self.hot_polls >= HOT_POLLS {
             self.hot_polls = 0;
-            taken |= self.take_events(now)?;
+            let queries = if has_expired { 1 + self.streams.len() / EVENTS_MAX } else { 1 };
+            for _ in 0..queries {
+                taken |= self.take_events(now)?;
+            }
         }
         let expired = self.expire(now);
         let settled = self.settle(now);
