@@ -2,7 +2,7 @@
 //! reports the error and fails. If the reader closed its pipe, it exits silently with the status of SIGPIPE.
 
 use std::fs::File;
-use std::io::pipe;
+use std::io::{Read as _, pipe};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -118,10 +118,12 @@ fn server_without_output_ends() {
     }
 }
 
-/// Returns the document in the lines of a command.
-fn document(said: &str) -> Value {
-    let document = &said[said.find("{\n").expect("a document")..];
-    serde_json::from_str(&document[..=document.rfind('}').unwrap()]).unwrap()
+/// Waits for the failure of a command, and returns the document that it wrote.
+fn document(mut command: Process) -> Value {
+    let mut out = String::new();
+    command.take_output().read_to_string(&mut out).unwrap();
+    command.expect_exit(1, LIMIT);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
 }
 
 #[test]
@@ -133,11 +135,12 @@ fn capture_on_full_disk_fails_command_only() {
     host.ip("link add br0 type bridge");
     host.ip("link set br0 up");
     let runtime = Scratch::new();
-    let start = |line: &str| {
+    let start_as = |line: &str, output| {
         let mut command = command(FLUE, line);
         command.env("XDG_RUNTIME_DIR", runtime.file(""));
-        Process::start(&host, command, Lines::Lines)
+        Process::start(&host, command, output)
     };
+    let start = |line: &str| start_as(line, Lines::Lines);
     let kernel = ["--transport kernel", "--transport kernel"];
     let nodes = [
         "--tap tap0 --addr 10.9.0.1/24 --bridge br0",
@@ -153,25 +156,21 @@ fn capture_on_full_disk_fails_command_only() {
         let mut server = start(&format!("rping -s -a {address} {near} {option} /dev/full"));
         server.expect_line("listening:", LIMIT);
         let line = format!("rping -c -a {address} -C 20 -V {far} {option} /dev/full --json");
-        let mut client = start(&line);
         // Both endpoints finish the transfer and report what was not written.
-        client.expect_exit(1, LIMIT);
+        let document = document(start_as(&line, Lines::Bytes));
         server.expect_exit(1, LIMIT);
         let said = server.all_lines(LIMIT);
         assert!(said.contains("ended: 20 pings"), "{said}");
         assert!(said.contains(&format!("flue rping: {expected}")), "{said}");
-        let document = document(&client.all_lines(LIMIT));
         assert_eq!((&document["result"]["pings"], &document["ok"]), (&20.into(), &false.into()));
         assert_eq!(document["error"]["message"], expected.as_str());
     }
-    let near = "--transport kernel -a 127.0.0.1";
-    let mut server = start(&format!("perf send-lat {near} -1"));
+    let mut server = start("perf send-lat --transport kernel -1");
+    server.expect_line("listening", LIMIT);
     let expected = format!("--pcap /dev/full: {FULL}");
     let line = "perf send-lat 127.0.0.1 --transport kernel -n 50 --pcap /dev/full --json";
-    let mut client = start(line);
-    client.expect_exit(1, LIMIT);
+    let document = document(start_as(line, Lines::Bytes));
     server.expect_exit(0, LIMIT);
-    let document = document(&client.all_lines(LIMIT));
     assert_eq!(
         (&document["results"][0]["iterations"], &document["ok"]),
         (&50.into(), &false.into())
