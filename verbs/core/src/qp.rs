@@ -22,7 +22,7 @@ use rdma_over_tcp::{
     rdmap::IMMEDIATE_OCTETS,
     rnic::{
         Access, Bind, CompletionRetention, Data, ErrorStatePosts, Operation, QpConfig, QpId,
-        QpLimits, QpState, Revocable, Rnic, Sge, Urgency, VerbError, WrFlags,
+        QpLimits, QpService, QpState, Revocable, Rnic, Sge, Urgency, VerbError, WrFlags,
     },
 };
 
@@ -114,7 +114,7 @@ fn change(recorded: IbvQpState, core: QpState, to: IbvQpState) -> Result<Transit
 const fn merge(recorded: IbvQpState, core: QpState) -> IbvQpState {
     match core {
         QpState::Idle | QpState::Connecting => recorded,
-        QpState::Connected => IbvQpState::ReadyToSend,
+        QpState::Connected | QpState::Lost => IbvQpState::ReadyToSend,
         QpState::Error => IbvQpState::Error,
     }
 }
@@ -218,6 +218,7 @@ impl Qp {
                 limits: attributes.limits,
                 srq: attributes.srq.as_ref().map(|srq| srq.id()),
                 error_state_posts: ErrorStatePosts::Flush,
+                service: QpService::Iwarp,
             };
             core.create_qp(pd.id(), config)
         })?;
