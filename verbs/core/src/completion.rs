@@ -54,6 +54,8 @@ pub const fn arrival(completion: &Completion) -> (u32, u32) {
     match completion.arrival {
         Arrival::Plain => (0, 0),
         Arrival::Invalidating(stag) => (stag.0, WITH_INV),
-        Arrival::Immediate([a, b, c, d, ..]) => (u32::from_ne_bytes([a, b, c, d]), WITH_IMM),
+        Arrival::Immediate([a, b, c, d, ..]) | Arrival::SendImmediate([a, b, c, d]) => {
+            (u32::from_ne_bytes([a, b, c, d]), WITH_IMM)
+        }
     }
 }

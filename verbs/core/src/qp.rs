@@ -268,8 +268,7 @@ impl Qp {
         let notifier = Arc::new(EventNotifier { handler, is_destroyed: AtomicBool::new(false) });
         let endpoint = match (number, service) {
             (Some(number), QpService::Rc) => {
-                let depth = attributes.limits.initiator_queue_depth;
-                Some(Endpoint::new(device, id, number, depth, notifier.clone()))
+                Some(Endpoint::new(device, id, number, notifier.clone()))
             }
             _ => None,
         };

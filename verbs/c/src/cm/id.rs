@@ -536,9 +536,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
             let mut wanted = IBV_QP_STATE;
             if (&raw const (*attr).qp_state).read_unaligned().0 == IbvQpState::Init as u32 {
                 wanted |= IBV_QP_ACCESS_FLAGS;
-                let rights = flue_verbs_core::mr::access::LOCAL_WRITE
-                    | flue_verbs_core::mr::access::REMOTE_WRITE
-                    | flue_verbs_core::mr::access::REMOTE_READ;
+                let rights = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
                 (&raw mut (*attr).qp_access_flags).write_unaligned(rights);
             }
             mask.write_unaligned(wanted as c_int);

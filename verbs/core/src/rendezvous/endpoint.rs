@@ -24,7 +24,7 @@ use rdma_over_tcp::{
     mpa::startup::StartupError,
     rnic::{
         Access, CompletionRetention, ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key,
-        QpId, QpState, RcPeer, ReadLimit, RequestCompletion, Rnic, WcStatus,
+        QpId, QpService, QpState, RcPeer, ReadLimit, RequestCompletion, Rnic, WcStatus,
     },
 };
 
@@ -120,7 +120,6 @@ pub(crate) struct Endpoint {
     device: &'static Device,
     qp: QpId,
     number: u32,
-    send_depth: u32,
     notifier: Arc<EventNotifier>,
     inner: Mutex<Inner>,
     /// State that the program has set, for posts.
@@ -222,7 +221,6 @@ impl Endpoint {
         device: &'static Device,
         qp: QpId,
         number: u32,
-        send_depth: u32,
         notifier: Arc<EventNotifier>,
     ) -> Arc<Self> {
         let inner = Inner {
@@ -235,7 +233,7 @@ impl Endpoint {
         };
         let state = AtomicU8::new(IbvQpState::Reset as u8);
         let inner = Mutex::new(inner);
-        let endpoint = Arc::new(Self { device, qp, number, send_depth, notifier, inner, state });
+        let endpoint = Arc::new(Self { device, qp, number, notifier, inner, state });
         device.rendezvous().add(endpoint.clone());
         endpoint
     }
@@ -302,7 +300,9 @@ impl Endpoint {
             dest_rd_atomic_max: limits.ird_max,
         };
         // System calls, made without the lock of the adapter.
-        let is_path_given = change.mask & mask::AV != 0 && change.mask & mask::DEST_QPN != 0;
+        let is_path_given = change.mask & mask::AV != 0 && change.mask & mask::DEST_QPN != 0
+            // Without a destination, an identifier connects the queue pair.
+            && change.values.dest_qp_num != 0;
         let path = is_path_given.then(|| self.path(&change.values));
         self.device.with(|core, now| {
             let state = {
@@ -338,6 +338,7 @@ impl Endpoint {
         match (from, to) {
             (_, IbvQpState::Reset) => {
                 core.reset_qp(self.qp)?;
+                core.set_qp_service(self.qp, QpService::Rc)?;
                 inner.end(core);
             }
             (_, IbvQpState::Error) => {
@@ -350,7 +351,8 @@ impl Endpoint {
                 }
             }
             (IbvQpState::ReadyToReceive, IbvQpState::ReadyToSend) => {
-                core.allow_sends(self.qp);
+                // A queue pair that an identifier connects has another service.
+                let _ = core.allow_sends(self.qp);
                 let life = inner.life.as_ref();
                 if life.is_some_and(|it| it.role != Role::Accepts && it.stage == Stage::Waiting) {
                     self.dial(core, now, inner);
@@ -359,7 +361,7 @@ impl Endpoint {
             _ => {}
         }
         if given & mask::ACCESS_FLAGS != 0 {
-            core.set_qp_access(self.qp, rights(inner.attributes.access_flags));
+            core.set_qp_access(self.qp, rights(inner.attributes.access_flags))?;
         }
         Ok(())
     }
@@ -514,7 +516,7 @@ impl Endpoint {
                     (self.qp, Some(event), completion)
                 }
             };
-        core.set_rc_peer(qp, policy);
+        let _ = core.set_rc_peer(qp, policy);
         let begun = core.accept(now, connector, qp, limits, &own.encode(), disconnect, completion);
         if begun.is_err() {
             match life.role {
@@ -666,7 +668,7 @@ impl Endpoint {
             let _ = core.reject(connector, &[]);
             return Err(ConnectError::Refused);
         };
-        core.set_rc_peer(self.qp, Self::rc_peer(inner, &peer));
+        let _ = core.set_rc_peer(self.qp, Self::rc_peer(inner, &peer));
         let this = self.clone();
         let event = self.disconnect_event(number, connector);
         let completion = Box::new(move |outcome| this.established(number, connector, outcome));
@@ -730,7 +732,7 @@ impl Endpoint {
             let mut inner = lock(&self.inner);
             let Some(life) = inner.current(number, connector) else { return false };
             life.stage = Stage::Lost;
-            if core.send_queue_room(self.qp) < self.send_depth as usize {
+            if core.outstanding_sends(self.qp) > 0 {
                 self.start_budget(core, now, &mut inner);
             }
             true
@@ -759,7 +761,7 @@ impl Endpoint {
         self.call_at(core, now + budget, move |this, core, _, inner| {
             if inner.budget == Some(number) {
                 inner.budget = None;
-                core.fail_sends(this.qp, WcStatus::RetryExceeded);
+                let _ = core.fail_sends(this.qp, WcStatus::RetryExceeded);
             }
         });
     }
