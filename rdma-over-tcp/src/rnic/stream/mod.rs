@@ -263,7 +263,7 @@ impl Stream {
             match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
                     self.first_fpdu_received(objects);
-                    return may_act || may_send || self.note_executed();
+                    return self.note_executed() | may_act | may_send;
                 }
                 Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
