@@ -636,7 +636,6 @@ static void forked(void)
 	int pipes[2];
 	char octet;
 	make(&one, 1), make(&other, 2);
-	uint32_t number = other.qp->qp_num;
 	CHECK(pipe(pipes) == 0);
 	pid_t child = fork();
 	if (child == 0) {
