@@ -641,11 +641,13 @@ static void forked(void)
 	if (child == 0) {
 		close(pipes[1]);
 		CHECK(read(pipes[0], &octet, 1) == 0);
-		/* It listens on no inherited descriptor. */
+		/* It listens at no inherited port. */
 		for (int fd = 0; fd < 1 << 16; fd++) {
+			struct sockaddr_storage local = { 0 };
 			int listens = 0;
-			socklen_t size = sizeof listens;
-			CHECK(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens);
+			socklen_t size = sizeof listens, length = sizeof local;
+			if (getsockname(fd, (struct sockaddr *)&local, &length) == 0 && local.ss_family != AF_UNIX)
+				CHECK(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens);
 		}
 		/* The parent's device is not the child's. */
 		CHECK(ibv_destroy_qp(one.qp) == ENODEV);
