@@ -618,6 +618,34 @@ static void not_ready(void)
 	destroy(&one), destroy(&other);
 }
 
+/* In SQD requests are held that were not started, and the end of the others is an event. */
+static void drained(void)
+{
+	struct end one, other;
+	struct ibv_wc wc;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
+	make(&one, 1), make(&other, 2);
+	connect_pair(&one, &other);
+	CHECK(post(&one, 1, IBV_WR_RDMA_WRITE, &other) == 0);
+	expect(&one, 1, IBV_WC_SUCCESS);
+	/* It waits for a receive. */
+	CHECK(post(&one, 2, IBV_WR_SEND, NULL) == 0);
+	CHECK(ibv_modify_qp(one.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY) == 0 && one.qp->state == IBV_QPS_SQD);
+	CHECK(post(&one, 3, IBV_WR_RDMA_WRITE, &other) == 0);
+	double until = seconds() + 0.05;
+	while (seconds() < until)
+		CHECK(ibv_poll_cq(one.cq, 1, &wc) == 0);
+	no_event();
+	CHECK(receive(&other, 10, 64) == 0);
+	expect(&one, 2, IBV_WC_SUCCESS);
+	event(one.qp, IBV_EVENT_SQ_DRAINED);
+	CHECK(ibv_poll_cq(one.cq, 1, &wc) == 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(ibv_modify_qp(one.qp, &attr, IBV_QP_STATE) == 0);
+	expect(&one, 3, IBV_WC_SUCCESS);
+	destroy(&one), destroy(&other);
+}
+
 /* A queue pair with a shared receive queue reports its last receive. */
 static void last_receive(void)
 {
@@ -668,7 +696,7 @@ int main(int argc, char **argv)
 	static const struct { const char *name; void (*run)(void); } tests[] = {
 		{ "identity", identity }, { "refused", refused_changes }, { "pair", pair }, { "srq", with_srq }, { "itself", itself },
 		{ "early", early }, { "many", many }, { "absent", absent }, { "errors", errors }, { "not-ready", not_ready },
-		{ "last-receive", last_receive }, { "forked", forked },
+		{ "last-receive", last_receive }, { "drained", drained }, { "forked", forked },
 	};
 	int count;
 	struct ibv_device **list = ibv_get_device_list(&count);

@@ -17,6 +17,7 @@ use crate::{
         },
         stats::QpStats,
         status::{VerbError, WcStatus},
+        stream::Stream,
     },
 };
 
@@ -50,6 +51,25 @@ impl Rnic {
     pub fn allow_sends(&mut self, id: QpId) -> Result<(), VerbError> {
         self.rc_attributes(id)?.allows_sends = true;
         Ok(())
+    }
+
+    /// Holds the requests of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that have not started, or starts
+    /// them again. Posts are accepted in both cases. A reset ends the hold.
+    ///
+    /// # Errors
+    /// As [`Rnic::allow_sends`].
+    pub fn hold_sends(&mut self, id: QpId, is_held: bool) -> Result<(), VerbError> {
+        self.rc_attributes(id)?.holds_sends = is_held;
+        let _ = self.schedule_qp(id);
+        Ok(())
+    }
+
+    /// Returns true if all requests that have started are complete.
+    #[must_use]
+    pub fn are_sends_drained(&self, id: QpId) -> bool {
+        let Some(qp) = self.objects.qps.get(id) else { return true };
+        let stream = qp.stream.and_then(|id| self.streams.get(&id));
+        qp.sends.begun() == 0 && !stream.is_some_and(Stream::is_cutting_request)
     }
 
     /// Sets the parameters of the peer's requests, in any state. The parameters of a message that waits for a receive do
@@ -132,7 +152,7 @@ impl Rnic {
             read_limit: 0,
             rfc7306: qp.rfc7306,
             rights: qp.rights,
-            rc: Some(RcAttributes { peer, allows_sends: false }),
+            rc: Some(RcAttributes { peer, ..RcAttributes::default() }),
             twin_of: Some(id),
             error_state_posts: qp.error_state_posts,
             retention: CompletionRetention::Keep,

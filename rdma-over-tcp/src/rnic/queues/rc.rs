@@ -56,4 +56,6 @@ pub(crate) struct RcAttributes {
     pub(crate) peer: RcPeer,
     /// True if requests are queued while the queue pair is not connected.
     pub(crate) allows_sends: bool,
+    /// True if no request starts.
+    pub(crate) holds_sends: bool,
 }

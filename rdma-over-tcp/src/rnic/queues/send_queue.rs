@@ -136,6 +136,11 @@ impl SendQueue {
         (self.next - self.base) < self.requests.len() as u64
     }
 
+    /// Count of requests that have passed to TCP and are not complete.
+    pub(crate) const fn begun(&self) -> u64 {
+        self.next - self.base
+    }
+
     /// Count of posted requests that are not complete.
     pub(crate) fn outstanding(&self) -> usize {
         self.requests.len() - self.parts

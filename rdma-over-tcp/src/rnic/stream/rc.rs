@@ -29,6 +29,11 @@ use crate::{
 };
 
 impl Stream {
+    /// Returns true if a request is partly passed to TCP.
+    pub(crate) fn is_cutting_request(&self) -> bool {
+        matches!(&self.phase, Phase::Operating(operation) if operation.transmitter.is_cutting_request())
+    }
+
     /// Returns true if posted requests are outstanding.
     pub(super) fn has_requests(&self, objects: &Objects) -> bool {
         let qp = self.qp.and_then(|id| objects.qps.get(id));

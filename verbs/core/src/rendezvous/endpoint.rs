@@ -112,6 +112,8 @@ struct Inner {
     /// Number of the budget that runs; `None`: requests do not wait for a connection.
     budget: Option<u64>,
     budgets: u64,
+    /// Moves into and out of SQD.
+    drains: u64,
 }
 
 /// Queue pair that its program connects.
@@ -230,6 +232,7 @@ impl Endpoint {
             lives: 0,
             budget: None,
             budgets: 0,
+            drains: 0,
         };
         let state = AtomicU8::new(IbvQpState::Reset as u8);
         let inner = Mutex::new(inner);
@@ -349,6 +352,21 @@ impl Endpoint {
                 if let Some(path) = path {
                     self.begin_life(core, now, inner, path);
                 }
+            }
+            (IbvQpState::ReadyToSend, IbvQpState::Drained) => {
+                // A queue pair that an identifier connects has another service.
+                let _ = core.hold_sends(self.qp, true);
+                inner.drains += 1;
+                if given & mask::EN_SQD_ASYNC_NOTIFY != 0 && inner.attributes.en_sqd_async_notify {
+                    let number = inner.drains;
+                    self.call_at(core, now, move |this, core, now, inner| {
+                        this.report_drain(core, now, inner, number);
+                    });
+                }
+            }
+            (IbvQpState::Drained, IbvQpState::ReadyToSend) => {
+                inner.drains += 1;
+                let _ = core.hold_sends(self.qp, false);
             }
             (IbvQpState::ReadyToReceive, IbvQpState::ReadyToSend) => {
                 // A queue pair that an identifier connects has another service.
@@ -740,6 +758,26 @@ impl Endpoint {
         if is_current && let Some(event) = reason.and_then(event) {
             self.notifier.notify(event);
         }
+    }
+
+    /// Reports that the send queue is drained, as soon as it is, unless the program has left SQD.
+    fn report_drain(
+        self: &Arc<Self>,
+        core: &mut Rnic,
+        now: Instant,
+        inner: &mut Inner,
+        number: u64,
+    ) {
+        if (inner.drains, inner.state) != (number, IbvQpState::Drained) {
+            return;
+        }
+        if core.are_sends_drained(self.qp) {
+            self.notifier.notify(AsyncEventKind::SendQueueDrained);
+            return;
+        }
+        self.call_at(core, now + timing::DRAIN_PAUSE, move |this, core, now, inner| {
+            this.report_drain(core, now, inner, number);
+        });
     }
 
     /// Handles requests that wait for a connection.

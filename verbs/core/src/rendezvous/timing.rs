@@ -12,6 +12,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Longest pause between two dials.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// Time between two checks for the end of the requests that were started before SQD.
+pub(super) const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+
 /// Shortest budget. Hardware may take four times its timeout, and programs that start at the same time do not reach RTR
 /// at the same time.
 const BUDGET_MIN: Duration = Duration::from_secs(5);

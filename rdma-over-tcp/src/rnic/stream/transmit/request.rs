@@ -89,7 +89,9 @@ impl Transmitter {
                 qp.sends.advance(done);
                 continue;
             }
-            if self.is_paused() {
+            if let Some(rc) = &qp.rc
+                && (rc.holds_sends || self.is_paused())
+            {
                 return Ok(Started::Nothing);
             }
             // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
