@@ -94,7 +94,12 @@ impl Stream {
             }
         }
         self.act(objects, config, io);
-        data.len() - rest.len()
+        let taken = data.len() - rest.len();
+        // The wait may have ended in this call: the transport does not know of the refused data yet.
+        match self.waiting.as_ref().is_some_and(|waiting| waiting.is_full()) || rest.is_empty() {
+            true => taken,
+            false => taken + self.receive(objects, config, io, rest),
+        }
     }
 
     /// Records the end of the peer's stream if a message waits. Returns true if one waits.
