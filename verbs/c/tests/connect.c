@@ -1,6 +1,7 @@
 /* Queue pairs that the program connects itself, on a RoCE device: both ends are in this process. */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -691,12 +692,79 @@ static void forked(void)
 	destroy(&one), destroy(&other);
 }
 
+static struct rdma_cm_event *cm_event(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *found = NULL;
+	CHECK(rdma_get_cm_event(channel, &found) == 0 && found->event == kind && found->status == 0);
+	return found;
+}
+
+/* Attributes of connection management for a queue pair of the program. */
+static void step(struct rdma_cm_id *id, struct end *end, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+	int mask = 0;
+	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0);
+	CHECK(mask == (state == IBV_QPS_INIT ? INIT_MASK : state == IBV_QPS_RTR ? RTR_MASK : RTS_MASK));
+	CHECK(ibv_modify_qp(end->qp, &attr, mask) == 0);
+}
+
+/* Identifiers without a queue pair: the program moves its own to RTS after the response, and establishes the connection. */
+static void identifiers(void)
+{
+	struct end one, other;
+	struct rdma_event_channel *active = rdma_create_event_channel(), *passive = rdma_create_event_channel();
+	struct rdma_cm_id *listener, *id, *child;
+	struct sockaddr_in6 at = { .sin6_family = AF_INET6 };
+	struct rdma_conn_param param = { .private_data = "data", .private_data_len = 5, .responder_resources = 4, .initiator_depth = 4 };
+	struct rdma_cm_event *event;
+	make(&one, 1), make(&other, 2);
+	memcpy(&at.sin6_addr, &gid, 16);
+	CHECK(rdma_create_id(passive, &listener, NULL, RDMA_PS_TCP) == 0 && rdma_create_id(active, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listener, (struct sockaddr *)&at) == 0 && rdma_listen(listener, 4) == 0);
+	at.sin6_port = rdma_get_src_port(listener);
+	CHECK(rdma_establish(id) == -1 && errno == EINVAL);
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, 1000) == 0);
+	rdma_ack_cm_event(cm_event(active, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	rdma_ack_cm_event(cm_event(active, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	step(id, &one, IBV_QPS_INIT);
+	param.qp_num = one.qp->qp_num;
+	CHECK(rdma_connect(id, &param) == 0);
+	event = cm_event(passive, RDMA_CM_EVENT_CONNECT_REQUEST);
+	child = event->id;
+	rdma_ack_cm_event(event);
+	step(child, &other, IBV_QPS_INIT);
+	CHECK(receive(&other, 10, 64) == 0);
+	step(child, &other, IBV_QPS_RTR), step(child, &other, IBV_QPS_RTS);
+	param.qp_num = other.qp->qp_num;
+	CHECK(rdma_accept(child, &param) == 0);
+	event = cm_event(active, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK(event->param.conn.private_data_len >= 5 && strcmp(event->param.conn.private_data, "data") == 0);
+	rdma_ack_cm_event(event);
+	step(id, &one, IBV_QPS_RTR), step(id, &one, IBV_QPS_RTS);
+	CHECK(rdma_establish(id) == 0 && rdma_establish(id) == -1);
+	rdma_ack_cm_event(cm_event(passive, RDMA_CM_EVENT_ESTABLISHED));
+	strcpy(one.buffer, "established");
+	CHECK(post(&one, 1, IBV_WR_SEND, NULL) == 0);
+	expect(&one, 1, IBV_WC_SUCCESS);
+	expect(&other, 10, IBV_WC_SUCCESS);
+	CHECK(strcmp(other.buffer, "established") == 0);
+	/* As any connection of identifiers. */
+	CHECK(post(&one, 2, IBV_WR_SEND_WITH_IMM, NULL) == EINVAL);
+	CHECK(rdma_disconnect(id) == 0);
+	rdma_ack_cm_event(cm_event(passive, RDMA_CM_EVENT_DISCONNECTED));
+	destroy(&one), destroy(&other);
+	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(child) == 0 && rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(active), rdma_destroy_event_channel(passive);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
 		{ "identity", identity }, { "refused", refused_changes }, { "pair", pair }, { "srq", with_srq }, { "itself", itself },
 		{ "early", early }, { "many", many }, { "absent", absent }, { "errors", errors }, { "not-ready", not_ready },
-		{ "last-receive", last_receive }, { "drained", drained }, { "forked", forked },
+		{ "last-receive", last_receive }, { "drained", drained }, { "identifiers", identifiers }, { "forked", forked },
 	};
 	int count;
 	struct ibv_device **list = ibv_get_device_list(&count);

@@ -162,7 +162,7 @@ fn roce_device_has_gids_and_checks_each_change_of_a_queue_pair() {
 // In one process and in one thread: no call waits for the peer.
 #[test]
 fn queue_pairs_connected_by_the_program() {
-    connect(&["pair", "srq", "itself", "early", "not-ready", "drained", "forked"]);
+    connect(&["pair", "srq", "itself", "early", "not-ready", "drained", "identifiers", "forked"]);
 }
 
 #[test]
