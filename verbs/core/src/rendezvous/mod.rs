@@ -64,7 +64,7 @@ pub(crate) struct Rendezvous {
 struct State {
     numbers: QpNumbers,
     endpoints: HashMap<u32, Arc<Endpoint>>,
-    held: HeldRequests,
+    held: HeldRequests<Request>,
 }
 
 /// Connection request for a queue pair.
@@ -136,7 +136,7 @@ impl Rendezvous {
             Offer::Taken => {}
             Offer::Refused(refusal) => refuse(core, &request, refusal),
             Offer::Early => {
-                let displaced = lock(&self.state).held.hold(request);
+                let displaced = lock(&self.state).held.hold(number, request);
                 if let Some(displaced) = displaced {
                     refuse(core, &displaced, Refusal::Busy);
                 }
