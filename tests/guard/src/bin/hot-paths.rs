@@ -184,7 +184,8 @@ fn writes_by(name: &str, bytes: usize, batch: u64, counted: Step, is_packed: boo
     let nodes = stations.nodes.clone();
     let adapters = [0, 1].map(|index| Adapter::new(nodes[index].clone()));
     let step = &mut || stations.step();
-    let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), bytes, step);
+    let work = (Operation::Write, bytes);
+    let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), work, step);
     let mut traffic = Traffic::new(ends.expect("queue pairs"), Operation::Write, bytes);
     Rounds::run(counted, |round| {
         let now = nodes[1].now();
