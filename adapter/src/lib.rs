@@ -48,7 +48,7 @@ pub use self::{
         parse_burst, parse_interface, parse_nanos, random_seed,
     },
     options::{
-        AdapterOptions, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS, SocketsOptions,
-        Transport, TransportOptions, parse_receive_wait,
+        AdapterOptions, DeviceKind, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS,
+        SocketsOptions, Transport, TransportOptions, parse_receive_wait,
     },
 };

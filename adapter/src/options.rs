@@ -42,6 +42,18 @@ pub enum Transport {
     Kernel,
 }
 
+/// Kind of the device that verbs programs see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum DeviceKind {
+    /// iWARP adapter: programs connect with librdmacm
+    #[default]
+    Iwarp,
+    /// RoCE adapter: programs connect with librdmacm or connect their queue pairs with ibv_modify_qp
+    Roce,
+}
+
 /// Options of kernel sockets.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -134,6 +146,8 @@ pub struct AdapterOptions {
     /// The control socket; `None`: in the directory of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlSocketPath>,
+    /// The device that a verbs program sees.
+    pub device: DeviceKind,
 }
 
 /// A running adapter.
@@ -172,7 +186,7 @@ impl AdapterOptions {
     /// Returns `config`, the defaults of a program, overridden by the options that are given.
     #[must_use]
     pub fn configure(&self, config: Config) -> Config {
-        let Self { transport: _, mpa, rfc7306, receive_wait, map: _, control: _ } = self;
+        let Self { transport: _, mpa, rfc7306, receive_wait, map: _, control: _, device: _ } = self;
         Config {
             rfc7306: rfc7306.map_or(config.rfc7306, |it| it == Switch::On),
             receive_wait: receive_wait.unwrap_or(config.receive_wait),

@@ -26,8 +26,8 @@ use std::{
 
 use clap::Args;
 use flue_adapter::{
-    AdapterOptions, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions, Switch, TAP_DEFAULT,
-    TransportOptions,
+    AdapterOptions, DeviceKind, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions, Switch,
+    TAP_DEFAULT, TransportOptions,
     address_map::{AddressMapping, PortMapping},
     control::socket_path::ControlSocketPath,
     launched::{Launch, LaunchedNode},
@@ -71,6 +71,14 @@ pub struct RunArgs {
         value_name = "PROGRAM"
     )]
     pub program: Vec<OsString>,
+
+    /// Show this device to the program [default: iwarp]
+    ///
+    /// roce: the program may also connect its queue pairs itself, by an exchange of GID, QP number and PSN and
+    /// ibv_modify_qp, as perftest without -R and ibv_rc_pingpong do. Both ends use flue with this option. The wire
+    /// remains iWARP over TCP.
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub device: Option<DeviceKind>,
 
     /// Use this file as libflue_verbs.so [env: FLUE_VERBS_LIBRARY]
     ///
@@ -173,6 +181,7 @@ impl RunArgs {
             receive_wait: self.rnr_timeout.or(inherited.receive_wait),
             map,
             control: control.or(inherited.control),
+            device: self.device.unwrap_or(inherited.device),
         })
     }
 
@@ -191,6 +200,7 @@ impl RunArgs {
             (settings::MAP, !self.map.is_empty()),
             (settings::PORT_MAP, !self.port_map.is_empty()),
             (settings::CONTROL, self.node.control.is_some()),
+            (settings::DEVICE, self.device.is_some()),
         ];
         variables.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
@@ -445,10 +455,11 @@ mod tests {
         assert_eq!(none.options(default(), None).unwrap(), default());
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
                     --rnr-timeout 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
-                    --control none true";
+                    --control none --device roce true";
         let all = parse(line);
-        assert_eq!(all.overrides().count(), 11);
+        assert_eq!(all.overrides().count(), 12);
         let options = all.options(default(), None).unwrap();
+        assert_eq!(options.device, DeviceKind::Roce);
         let json = concat!(
             r#"{"transport":{"sockets":{"pcap":"/a"}},"#,
             r#""mpa":{"crc":"off","markers":"on","rtr":"read","revision":"1"},"#

@@ -239,7 +239,8 @@ impl From<Completion> for NdkResultEx {
             immediate: [0; 8],
         };
         match arrival {
-            Arrival::Plain => {}
+            // NDK has no Send with immediate data.
+            Arrival::Plain | Arrival::SendImmediate(_) => {}
             Arrival::Invalidating(stag) => {
                 result.operation = OperationType::ReceiveAndInvalidate;
                 result.invalidated_token = stag.0;

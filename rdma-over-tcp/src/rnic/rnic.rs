@@ -291,8 +291,9 @@ impl Rnic {
         while let Some(id) = self.objects.failed_qps.pop() {
             if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
                 self.with_stream(stream, |stream, objects, _| {
-                    stream.lost_for_reason(objects, ConnectError::Aborted, EndReason::CqOverrun);
-                    stream.abort();
+                    if !stream.end_locally(objects, ConnectError::Aborted, EndReason::CqOverrun) {
+                        stream.abort();
+                    }
                 });
             }
             // A failed connect has set the queue pair to idle.

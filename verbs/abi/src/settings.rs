@@ -47,6 +47,9 @@ pub const MAP: &str = "FLUE_VERBS_MAP";
 /// `[HOST:]PORT=PORT,...`: mapping of the program's ports to RDMA ports.
 pub const PORT_MAP: &str = "FLUE_VERBS_PORT_MAP";
 
+/// `iwarp` or `roce`: the device that the program sees.
+pub const DEVICE: &str = "FLUE_VERBS_DEVICE";
+
 /// File of the launcher, in which processes of the program record their usage of the device.
 pub const USAGE: &str = "FLUE_VERBS_USAGE";
 

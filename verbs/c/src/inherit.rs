@@ -15,6 +15,7 @@ use flue_verbs_core::{
     device::Device,
     event_queue::EventQueue,
     process::{self, ForkGate},
+    rendezvous,
 };
 use offload_engine::thread;
 use rustix::event::{EventfdFlags, eventfd};
@@ -59,6 +60,7 @@ unsafe extern "C" fn after() {
 unsafe extern "C" fn forked() {
     ForkGate::open();
     process::forked();
+    rendezvous::close_inherited();
     watch();
 }
 

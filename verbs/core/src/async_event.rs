@@ -19,6 +19,8 @@ pub enum AsyncEventKind {
     QpRequestError = 2,
     /// Access of the peer without the right to it.
     QpAccessError = 3,
+    /// All requests that had been started are complete.
+    SendQueueDrained = 5,
     /// Failure of the device.
     DeviceFatal = 8,
     /// Fewer receives than the limit of a shared receive queue.

@@ -41,7 +41,9 @@ use rustix::{
 use crate::{
     address::{self, Addresses},
     errno::Errno,
+    identity::Identity,
     process::{GENERATIONS_MAX, generation},
+    rendezvous::Rendezvous,
     sync::lock,
 };
 
@@ -71,6 +73,8 @@ pub struct Device {
     process: Option<Guarded<OwnedFd>>,
     /// Number of listening identifiers.
     listening: AtomicUsize,
+    identity: &'static Identity,
+    rendezvous: Rendezvous,
 }
 
 /// Device of an object. The child of a fork may take the object over; its device is then that of the child.
@@ -129,20 +133,22 @@ fn open(options: &mut AdapterOptions, config: Config) -> Result<OpenAdapter, Err
 }
 
 impl Device {
-    /// Returns the device of this process, and starts it at the first call. `options` returns the options, and the
-    /// defaults of the program for those without a value.
+    /// Returns the device of this process, and starts it at the first call. `options` returns the options, the
+    /// defaults of the program for those without a value, and the identity.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread available. `ENODEV`: too many
     /// generations, or the node cannot be started; the log has the cause. `EBUSY`: in use by another process.
-    pub fn get(options: impl FnOnce() -> (AdapterOptions, Config)) -> Result<&'static Self, Errno> {
+    pub fn get(
+        options: impl FnOnce() -> (AdapterOptions, Config, &'static Identity),
+    ) -> Result<&'static Self, Errno> {
         let generation = generation();
         let place = DEVICES.get(generation).ok_or(Errno::NODEV)?;
         if let Some(device) = place.get() {
             return Ok(device);
         }
-        let (options, config) = options();
-        let device = Self::start(options, config, generation)?;
+        let (options, config, identity) = options();
+        let device = Self::start(options, config, identity, generation)?;
         // If two threads start one each, the second is dropped before it has an object.
         Ok(place.get_or_init(|| device))
     }
@@ -179,7 +185,12 @@ impl Device {
         self.listening.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    fn start(options: AdapterOptions, config: Config, generation: usize) -> Result<Self, Errno> {
+    fn start(
+        options: AdapterOptions,
+        config: Config,
+        identity: &'static Identity,
+        generation: usize,
+    ) -> Result<Self, Errno> {
         descriptor::watch()?;
         // Verbs have no half-closed connections, so a peer's FIN closes the connection. A program may listen again on
         // an address that accepted connections still use.
@@ -209,6 +220,8 @@ impl Device {
             bound,
             process,
             listening,
+            identity,
+            rendezvous: Rendezvous::default(),
         })
     }
 
@@ -232,6 +245,16 @@ impl Device {
     /// Returns true if atomics and immediate data (RFC 7306) are enabled.
     pub const fn has_extensions(&self) -> bool {
         self.rfc7306
+    }
+
+    /// Returns the identity.
+    pub const fn identity(&self) -> &'static Identity {
+        self.identity
+    }
+
+    /// Returns the queue pairs that peers can dial.
+    pub(crate) const fn rendezvous(&self) -> &Rendezvous {
+        &self.rendezvous
     }
 
     /// Returns the adapter.

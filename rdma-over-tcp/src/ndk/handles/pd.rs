@@ -6,7 +6,10 @@ use super::{Cq, Mr, Mw, Qp, Srq, check_same};
 use crate::{
     adapter::Adapter,
     ndk::status::NtStatus,
-    rnic::{ErrorStatePosts, PdId, QpConfig, QpLimits, SrqConfig, SrqEvent, SrqId, WindowType},
+    rnic::{
+        ErrorStatePosts, PdId, QpConfig, QpLimits, QpService, SrqConfig, SrqEvent, SrqId,
+        WindowType,
+    },
 };
 
 /// Protection domain.
@@ -54,7 +57,9 @@ impl Pd {
         check_same(&self.adapter, &initiator_cq.adapter)?;
         let (receive_cq, send_cq, error_state_posts) =
             (receive_cq.id, initiator_cq.id, ErrorStatePosts::Refuse);
-        let config = QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts };
+        let service = QpService::Iwarp;
+        let config =
+            QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts, service };
         let id = self.adapter.with(|core, _| core.create_qp(self.id, config))?;
         Ok(Qp { adapter: self.adapter.clone(), id })
     }

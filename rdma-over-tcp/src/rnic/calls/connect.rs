@@ -75,7 +75,7 @@ impl Rnic {
             QpState::Idle => Ok(()),
             QpState::Connecting | QpState::Connected => Err(ConnectError::QpConnected),
             // NDK-DISC-6
-            QpState::Error => Err(ConnectError::QpUnusable),
+            QpState::Error | QpState::Lost => Err(ConnectError::QpUnusable),
         }
     }
 
@@ -100,6 +100,7 @@ impl Rnic {
         if let Some(qp) = self.objects.qps.get_mut(qp_id) {
             qp.state = QpState::Connecting;
             qp.stream = Some(stream);
+            qp.flow.is_scheduled = false;
         }
         if let Some(connector) = self.objects.connectors.get_mut(id) {
             connector.qp = Some(qp_id);
@@ -256,7 +257,7 @@ impl Rnic {
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
         self.objects.begin_request(id, completion);
-        self.with_stream(stream, |it, _, _| it.complete_connect());
+        self.with_stream(stream, |it, objects, _| it.complete_connect(objects));
         Ok(())
     }
 
@@ -288,8 +289,8 @@ impl Rnic {
         self.attach(id, qp, stream);
         self.objects.begin_request(id, completion);
         let own = limits.capped(self.objects.read_limits());
-        self.with_stream(stream, |stream, _, config| {
-            stream.accept(config, qp, own, private_data);
+        self.with_stream(stream, |stream, objects, config| {
+            stream.accept(objects, config, qp, own, private_data);
             stream.deadline = Some(now + config.accept_timeout);
         });
         Ok(())

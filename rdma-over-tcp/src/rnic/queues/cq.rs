@@ -81,8 +81,11 @@ pub enum Arrival {
     Plain,
     /// A Send with Invalidate. This STag was invalidated.
     Invalidating(Stag),
-    /// Immediate data. No data was placed.
+    /// Immediate data. No data was placed in the receive. With [`QpService::Rc`](crate::rnic::QpService), the bytes of
+    /// the completion are those of the Write before it.
     Immediate([u8; IMMEDIATE_OCTETS]),
+    /// A Send with immediate data.
+    SendImmediate([u8; 4]),
 }
 
 /// Condition of a notification of a completion queue.

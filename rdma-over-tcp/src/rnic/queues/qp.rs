@@ -5,6 +5,7 @@ use core::fmt;
 
 use super::{
     cq::{Arrival, Completion},
+    rc::{QpService, RcAttributes},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
     wr::{WcOpcode, WrFlags},
@@ -14,7 +15,7 @@ use crate::{
     mpa::Slab,
     rnic::{
         config::Limits,
-        memory::registration::User,
+        memory::registration::{Access, User},
         objects::{
             id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, Table, kind},
             lifetime::Life,
@@ -83,6 +84,8 @@ pub struct QpConfig {
     pub srq: Option<SrqId>,
     /// Policy of posts to the send queue once the connection has ended or is being ended.
     pub error_state_posts: ErrorStatePosts,
+    /// Service of the queue pair. Its peers have the same one.
+    pub service: QpService,
 }
 
 /// Policy of posts to the send queue of a queue pair in [`QpState::Error`].
@@ -101,6 +104,9 @@ pub enum QpEvent {
     /// The queue pair is in [`QpState::Error`], and has completed the last receive that it took from its shared receive
     /// queue. It takes no more receives. Reported once.
     LastReceive,
+    /// Requests wait in the send queue of a queue pair of [`QpService::Rc`] that has no connection: the queue was empty
+    /// when a request was posted, or it was not empty when the connection was lost ([`QpState::Lost`]).
+    RequestsWaiting,
 }
 
 /// Callback for the events of a queue pair. Called with no lock held. It must not own the adapter, because that would
@@ -130,12 +136,18 @@ pub enum CompletionRetention {
 /// State of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// Not connected, but can be connected. Receives may be posted, as in every state.
+    /// Not connected, but can be connected. Receives may be posted, as in every state. Initiator requests are queued if
+    /// [`Rnic::allow_sends`](crate::rnic::Rnic::allow_sends) was called.
     Idle,
-    /// A connector is establishing a connection for the queue pair.
+    /// A connector is establishing a connection for the queue pair. Posts are accepted as in [`QpState::Idle`].
     Connecting,
     /// Initiator requests may be posted (NDK-CON-12).
     Connected,
+    /// Only with [`QpService::Rc`]: the connection has ended without an error, by a FIN, a reset or a timeout. Receives
+    /// stay posted and requests stay queued, also those posted from now on, until
+    /// [`Rnic::fail_sends`](crate::rnic::Rnic::fail_sends), [`Rnic::break_qp`](crate::rnic::Rnic::break_qp) or
+    /// [`Rnic::reset_qp`](crate::rnic::Rnic::reset_qp). It cannot be connected again before a reset.
+    Lost,
     /// The connection has ended: posted requests are flushed (NDK-DISC-6, NDK-WR-5).
     Error,
 }
@@ -243,6 +255,12 @@ pub(crate) struct Qp {
     pub(crate) read_limit: u32,
     /// True if atomics and immediate data are allowed in both directions.
     pub(crate) rfc7306: bool,
+    /// Rights of the peer's Writes, Reads and atomics, in addition to those of the memory.
+    pub(crate) rights: Access,
+    /// Attributes of [`QpService::Rc`]; `None`: [`QpService::Iwarp`].
+    pub(crate) rc: Option<RcAttributes>,
+    /// Queue pair whose requests arrive here: this one is its twin ([`Rnic::create_twin`](crate::rnic::Rnic)).
+    pub(crate) twin_of: Option<QpId>,
     pub(crate) error_state_posts: ErrorStatePosts,
     pub(crate) retention: CompletionRetention,
     pub(crate) notifier: QpNotifier,
@@ -282,6 +300,8 @@ impl Qp {
         self.state = QpState::Idle;
         self.flow = Flow::default();
         self.read_limit = 0;
+        self.rights = Access::REMOTE;
+        self.rc = self.rc.map(|_| RcAttributes::default());
         self.retention = CompletionRetention::Keep;
         self.is_last_receive_reported = false;
     }
@@ -290,6 +310,26 @@ impl Qp {
     #[inline]
     pub(crate) const fn user(&self) -> User {
         User { pd: self.pd, qp: self.id }
+    }
+
+    /// Returns true if no other queue pair takes receives of its queue, or if those that do are twins.
+    pub(crate) const fn has_own_receives(&self) -> bool {
+        self.srq.is_none() && self.twin_of.is_none()
+    }
+
+    /// Returns true if the queue pair is of [`QpService::Rc`].
+    #[inline]
+    pub(crate) const fn is_rc(&self) -> bool {
+        self.rc.is_some()
+    }
+
+    /// Returns true if posts are queued although the queue pair is not connected.
+    pub(crate) fn queues_posts(&self) -> bool {
+        self.rc.is_some_and(|rc| match self.state {
+            QpState::Idle | QpState::Connecting => rc.allows_sends,
+            QpState::Lost => true,
+            QpState::Connected | QpState::Error => false,
+        })
     }
 
     /// Returns true if a Read would wait forever.
@@ -361,7 +401,7 @@ impl Qp {
         if self.is_receiving {
             self.complete_receiving(flushed, completed);
         }
-        let own = self.srq.is_none().then_some(self.receives);
+        let own = self.has_own_receives().then_some(self.receives);
         let Some(queue) = own.and_then(|own| queues.get_mut(own)) else { return };
         while let Some(context) = queue.discard() {
             self.complete_receive(context, flushed, completed);

@@ -100,6 +100,11 @@ pub enum Operation {
         /// STag of the peer, invalidated before the peer's receive completes.
         invalidate: Option<Stag>,
     },
+    /// Send with immediate data, only with [`QpService::Rc`](crate::rnic::QpService).
+    SendImmediate {
+        /// Data in message order.
+        data: [u8; 4],
+    },
     /// RDMA Write.
     Write {
         /// First byte of the target.
@@ -126,6 +131,8 @@ pub enum Operation {
         data: [u8; IMMEDIATE_OCTETS],
     },
     /// RDMA Write followed by immediate data: one request with one queue entry and one completion, and two messages.
+    /// With [`QpService::Rc`](crate::rnic::QpService), the last four bytes of the immediate data are replaced by the
+    /// length of the Write, which the completion of the peer's receive reports.
     WriteImmediate {
         /// First byte of the target.
         to: Remote,
@@ -165,6 +172,9 @@ pub(crate) enum WqeKind {
     Send {
         invalidate: Option<Stag>,
     },
+    SendImmediate {
+        data: [u8; 4],
+    },
     Write {
         to: Remote,
     },
@@ -203,7 +213,7 @@ impl WqeKind {
 
     pub(crate) const fn opcode(&self) -> WcOpcode {
         match self {
-            Self::Send { .. } => WcOpcode::Send,
+            Self::Send { .. } | Self::SendImmediate { .. } => WcOpcode::Send,
             Self::Write { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
             Self::FastRegister { .. } => WcOpcode::FastRegister,
@@ -212,6 +222,18 @@ impl WqeKind {
             Self::Atomic { opcode, .. } => *opcode,
             Self::Immediate { .. } => WcOpcode::Immediate,
         }
+    }
+
+    /// Returns true if it is a message that the peer counts when it acknowledges
+    /// ([`QpService::Rc`](crate::rnic::QpService)).
+    pub(crate) const fn is_counted(&self) -> bool {
+        matches!(
+            self,
+            Self::Send { .. }
+                | Self::SendImmediate { .. }
+                | Self::Write { .. }
+                | Self::Immediate { .. }
+        )
     }
 
     /// Returns true if it completes with the peer's response, not with the acknowledgment of its bytes.

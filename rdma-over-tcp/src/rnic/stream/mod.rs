@@ -13,6 +13,7 @@ mod await_receive;
 mod failure;
 mod inbound_read;
 mod progress_limit;
+mod rc;
 mod receive;
 mod sizes;
 mod startup;
@@ -37,6 +38,7 @@ use self::{
 use super::{
     config::Config,
     connection::{connector::ConnectorState, listener::ArrivalNumber, read_limit::ReadLimit},
+    memory::registration::User,
     objects::id::{ConnectorId, ListenerId, QpId, StreamId},
     queues::qp::{Qp, TransmitOutcome},
     stats::History,
@@ -71,6 +73,8 @@ enum Ending {
     Not,
     /// FIN when all data that can be sent is passed to TCP (NDK-DISC-5).
     AfterData,
+    /// FIN after the acknowledgments and responses that are due (`QpService::Rc`).
+    Drain,
     /// FIN after the data already posted to the transport.
     Fin,
     Abort,
@@ -119,6 +123,10 @@ pub(crate) struct Stream {
     progress_limit: Option<ProgressLimit>,
     /// Message that waits for a receive.
     waiting: Option<Box<Waiting>>,
+    /// User of the responses to send before the FIN, in [`Ending::Drain`].
+    drained_user: Option<User>,
+    /// True if the transport has to be configured for `QpService::Rc`.
+    is_rc_new: bool,
     /// Time at which [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
     /// Last deadline that was extended because the process was stopped. It is not extended again.
@@ -189,6 +197,8 @@ impl Stream {
             ending: Ending::Not,
             progress_limit: None,
             waiting: None,
+            drained_user: None,
+            is_rc_new: false,
             deadline: None,
             extended: None,
             is_scheduled: false,
@@ -214,16 +224,16 @@ impl Stream {
         if self.waiting.is_some() {
             return self.receive_while_waiting(objects, config, io, data);
         }
-        let mut rest: &[u8] = &[];
         match &self.phase {
             Phase::Operating(_) => {
-                rest = data;
+                let mut rest = data;
                 // Placed data alone gives nothing to send, and the connection is scheduled in any case.
                 if !self.receive_fpdus(objects, config, io, &mut rest) {
                     return data.len();
                 }
-                if !T::CAN_REFUSE_DATA {
-                    self.keep_later_octets(core::mem::take(&mut rest));
+                if self.waiting.is_some() {
+                    let taken = data.len() - rest.len();
+                    return taken + self.receive_while_waiting(objects, config, io, rest);
                 }
             }
             Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
@@ -232,7 +242,7 @@ impl Stream {
             Phase::Opening(_) | Phase::Ended => {}
         }
         self.act(objects, config, io);
-        data.len() - rest.len()
+        data.len()
     }
 
     /// Processes FPDUs. Returns true if the connection may have work to do. `input` keeps the data not accepted.
@@ -253,7 +263,7 @@ impl Stream {
             match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
                     self.first_fpdu_received(objects);
-                    return may_act || may_send;
+                    return may_act || may_send || self.note_executed();
                 }
                 Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
@@ -261,15 +271,32 @@ impl Stream {
                 }
                 Ok(Received::WithoutReceive(ulpdu, failure)) => {
                     self.first_fpdu_received(objects);
-                    self.wait_for_receive(objects, config, io, ulpdu, failure);
+                    self.note_executed();
+                    self.wait_for_receive(objects, config, io, &ulpdu, failure);
                     if self.waiting.is_some() {
                         return true;
                     }
                 }
+                Ok(Received::RetriesExceeded) => self.retries_exceeded(objects),
                 Err(failure) => self.fail(objects, config, io, *failure),
             }
             may_act = true;
         }
+    }
+
+    /// Returns true if the queue pair is of `QpService::Rc`, and the stream is in full operation.
+    #[inline]
+    fn is_rc(&self) -> bool {
+        matches!(&self.phase, Phase::Operating(operation) if operation.transmitter.is_rc())
+    }
+
+    /// Records the executed messages for the next acknowledgment. Returns true if one is due.
+    #[inline]
+    fn note_executed(&mut self) -> bool {
+        let Phase::Operating(operation) = &mut self.phase else { return false };
+        let FullOperation { receiver, transmitter, .. } = &mut **operation;
+        transmitter.set_executed(receiver.executed());
+        transmitter.has_due_acknowledgment()
     }
 
     /// Marks the connection as established after the first FPDU, if the Accept of a responder is pending.
@@ -305,7 +332,9 @@ impl Stream {
     ) {
         let Objects { qps, completed, .. } = objects;
         if let Some(qp) = self.qp.and_then(|id| qps.get_mut(id)) {
-            if let Some(end) = end {
+            if let Some(end) = end
+                && !qp.is_rc()
+            {
                 qp.sends.acknowledge(end);
             }
             qp.complete_done(completed);
@@ -322,7 +351,7 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
-            StreamEvent::PeerClosed if self.defer_peer_close() => return,
+            StreamEvent::PeerClosed if self.defer_peer_close(objects) => return,
             StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
@@ -357,6 +386,9 @@ impl Stream {
         if core::mem::take(&mut self.is_recalling) {
             self.release_withdrawn(objects, config, io);
         }
+        if core::mem::take(&mut self.is_rc_new) {
+            io.send_fin_at_exit();
+        }
         if self.progress_limit.is_some_and(|progress_limit| progress_limit.is_overdue) {
             self.check_progress(objects, io);
         }
@@ -371,6 +403,9 @@ impl Stream {
         if self.ending == Ending::Abort {
             self.ending = Ending::Done;
             io.reset();
+        }
+        if self.ending == Ending::Drain {
+            self.drain(objects, config, io);
         }
         if self.ending == Ending::Done {
             return;
@@ -407,8 +442,10 @@ impl Stream {
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(io);
         }
-        let is_fin_due =
-            self.ending == Ending::Fin || self.ending == Ending::AfterData && is_drained;
+        let is_after_data = self.ending == Ending::AfterData
+            && is_drained
+            && !(self.is_rc() && self.has_requests(objects));
+        let is_fin_due = self.ending == Ending::Fin || is_after_data;
         if is_fin_due {
             self.ending = Ending::Done;
             if matches!(self.phase, Phase::Ended) && self.deadline.is_none() {

@@ -3,7 +3,9 @@
 //! The CRC of each ULPDU was verified before. All checks precede the placement of the first byte. A message is
 //! delivered with its last segment. In an in-order stream all of it is placed by then.
 
+mod behind;
 mod extensions;
+mod private;
 
 use alloc::boxed::Box;
 
@@ -14,8 +16,8 @@ use super::{
 };
 use crate::{
     ddp::{
-        HeaderCopy, QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver,
-        UntaggedSegment,
+        HeaderCopy, QueueNumber, Stag, TaggedPlacement, TaggedReceiver, TaggedSegment,
+        UntaggedReceiver, UntaggedSegment,
     },
     error::WireError,
     mpa::Decoder,
@@ -49,10 +51,15 @@ pub(super) struct Receiver {
     /// Queue of Read Requests and Atomic Requests.
     read_requests: UntaggedReceiver,
     atomic_responses: UntaggedReceiver,
+    acknowledgments: UntaggedReceiver,
     writes: TaggedReceiver,
     /// Maximum number of the peer's Reads and atomics served at the same time: the negotiated IRD.
     inbound_reads_max: usize,
     fpdus: u64,
+    /// Sends, Writes and immediate data executed, modulo 2^32.
+    executed: u32,
+    /// Octets of the last complete Write.
+    write_octets: u32,
     /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
@@ -68,6 +75,8 @@ pub(super) enum Received {
     First,
     /// The peer sent a Terminate.
     Terminate(Option<Box<ReceivedTerminate>>),
+    /// The peer has given up a message of this end that found no receive.
+    RetriesExceeded,
     /// A message without a receive: its first segment, which may be processed again, and the failure if none is posted.
     WithoutReceive(Box<[u8]>, Box<Failure>),
 }
@@ -78,6 +87,8 @@ pub(super) enum UlpduOutcome {
     /// A response is due, or a Read is done that other requests wait for.
     MaySend,
     Terminate(Option<Box<ReceivedTerminate>>),
+    /// The peer has given up a message of this end that found no receive.
+    RetriesExceeded,
 }
 
 impl Receiver {
@@ -86,9 +97,12 @@ impl Receiver {
             sends: UntaggedReceiver::new(QueueNumber::SEND),
             read_requests: UntaggedReceiver::new(QueueNumber::READ_REQUEST),
             atomic_responses: UntaggedReceiver::new(QueueNumber::ATOMIC_RESPONSE),
+            acknowledgments: UntaggedReceiver::new(QueueNumber::ACKNOWLEDGMENT),
             writes: TaggedReceiver::new(),
             inbound_reads_max: inbound_reads.into(),
             fpdus: 0,
+            executed: 0,
+            write_octets: 0,
             write_region: None,
             local_region: None,
         }
@@ -97,6 +111,11 @@ impl Receiver {
     /// Returns true if an FPDU has been received.
     pub(super) const fn has_received(&self) -> bool {
         self.fpdus > 0
+    }
+
+    /// Sends, Writes and immediate data executed, modulo 2^32.
+    pub(super) const fn executed(&self) -> u32 {
+        self.executed
     }
 
     /// Returns true if a Send or Write has started and its last segment has not arrived.
@@ -116,8 +135,22 @@ impl Receiver {
         decoder: &mut Decoder,
         input: &mut &[u8],
     ) -> Result<Received, Box<Failure>> {
+        self.counted(objects, id, decoder, |this, objects, decoder| {
+            this.receive_some(objects, id, transmitter, decoder, input)
+        })
+    }
+
+    /// Counts the FPDUs that `receive` processes.
+    #[inline(always)]
+    fn counted<R>(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        decoder: &mut Decoder,
+        receive: impl FnOnce(&mut Self, &mut Objects, &mut Decoder) -> R,
+    ) -> R {
         let (fpdus, octets) = (self.fpdus, decoder.counters().octets);
-        let outcome = self.receive_some(objects, id, transmitter, decoder, input);
+        let outcome = receive(self, objects, decoder);
         let fpdus = self.fpdus - fpdus;
         objects.counters.fpdu_in += fpdus;
         objects.counters.fpdu_in_octets += decoder.counters().octets - octets;
@@ -149,6 +182,7 @@ impl Receiver {
                 Ok(UlpduOutcome::Terminate(terminate)) => {
                     return Ok(Received::Terminate(terminate));
                 }
+                Ok(UlpduOutcome::RetriesExceeded) => return Ok(Received::RetriesExceeded),
                 Err(failure) if failure.is_without_receive() => {
                     return Ok(Received::WithoutReceive(ulpdu.into(), failure));
                 }
@@ -198,6 +232,9 @@ impl Receiver {
                 let terminate = ReceivedTerminate::parse(payload, phase).map(Box::new);
                 (Ok(()), UlpduOutcome::Terminate(terminate))
             }
+            Ok(Inbound::Private { segment, opcode, payload }) => {
+                self.private(objects, id, transmitter, (&segment, opcode, payload))
+            }
             Ok(Inbound::Extension { segment, opcode, payload }) => {
                 let message = (&segment, opcode, payload);
                 self.extension(objects, id, transmitter, message, HeaderCopy::of(ulpdu))
@@ -228,6 +265,9 @@ impl Receiver {
         if !payload.is_empty() {
             let TaggedSegment { stag: Stag(token), offset, .. } = *segment;
             let right = Access::REMOTE_WRITE;
+            if !qp.rights.contains(right) {
+                return Err(WireError::OperationStreamCatastrophic);
+            }
             let granted = objects
                 .regions
                 .access_again(
@@ -239,13 +279,25 @@ impl Receiver {
                     right,
                 )
                 .map_err(AccessError::tagged)?;
-            self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
+            let placed =
+                self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
             granted.place(payload);
             qp.stats.write_segments_placed += 1;
+            self.write_placed(placed);
             return Ok(());
         }
-        self.writes.accept(segment, 0).map_err(|error| error.wire())?;
+        let placed = self.writes.accept(segment, 0).map_err(|error| error.wire())?;
+        self.write_placed(placed);
         Ok(())
+    }
+
+    /// Records the end of a Write.
+    #[inline(always)]
+    const fn write_placed(&mut self, placed: TaggedPlacement) {
+        if let Some(octets) = placed.message_octets {
+            self.write_octets = octets;
+            self.executed = self.executed.wrapping_add(1);
+        }
     }
 
     fn read_request(
@@ -261,6 +313,9 @@ impl Receiver {
         if let (Some(qp), 1..) = (objects.qps.get(id), read.request.octets) {
             let ReadRequest { source_stag, source_offset, octets, .. } = read.request;
             let right = Access::REMOTE_READ;
+            if !qp.rights.contains(right) {
+                return Err(WireError::OperationStreamCatastrophic);
+            }
             objects
                 .regions
                 .access(qp.user(), source_stag.0, source_offset.0, octets, right)
@@ -313,7 +368,14 @@ impl Receiver {
             let user = qp.user();
             objects.regions.invalidate_remotely(user, token)?;
         }
-        let arrival = kind.invalidate().map_or(Arrival::Plain, Arrival::Invalidating);
+        let arrival = match kind {
+            SendKind::Plain | SendKind::Solicited => Arrival::Plain,
+            SendKind::Invalidate(stag) | SendKind::SolicitedInvalidate(stag) => {
+                Arrival::Invalidating(stag)
+            }
+            SendKind::Immediate { data, .. } => Arrival::SendImmediate(data),
+        };
+        self.executed = self.executed.wrapping_add(1);
         complete_receive(objects, id, bytes, arrival, kind.is_solicited());
         Ok(())
     }

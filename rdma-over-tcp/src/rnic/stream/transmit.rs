@@ -22,17 +22,19 @@
 //! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So the copies remain in the CPU cache
 //! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
 
+mod acknowledgments;
+mod drain;
 mod fpdus;
 mod memory;
 mod message;
 mod request;
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
-use self::message::OutboundMessage;
 pub(super) use self::message::{Outstanding, Response};
+use self::{acknowledgments::Acknowledgments, message::OutboundMessage};
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
@@ -48,6 +50,7 @@ use crate::{
         objects::id::QpId,
         queues::{
             qp::{Qp, TransmitOutcome},
+            rc::QpService,
             send_queue::Progress,
         },
         status::WcStatus,
@@ -118,10 +121,17 @@ pub(super) struct Transmitter {
     source_region: Option<Owner>,
     /// Region of the last Read Response.
     response_region: Option<Owner>,
+    /// Acknowledgments of [`QpService::Rc`](crate::rnic::QpService); `None`: another service.
+    acknowledgments: Option<Box<Acknowledgments>>,
 }
 
 impl Transmitter {
-    pub(super) fn new(crc: bool, markers: bool, config: &Config, rtr: Option<RtrKind>) -> Self {
+    pub(super) fn new(
+        (crc, markers): (bool, bool),
+        config: &Config,
+        rtr: Option<RtrKind>,
+        service: QpService,
+    ) -> Self {
         Self {
             encoder: Encoder::new(crc, markers),
             markers,
@@ -142,6 +152,10 @@ impl Transmitter {
             was_response: false,
             source_region: None,
             response_region: None,
+            acknowledgments: match service {
+                QpService::Iwarp => None,
+                QpService::Rc => Some(Box::new(Acknowledgments::new())),
+            },
         }
     }
 
@@ -216,11 +230,13 @@ impl Transmitter {
             && self.rtr.is_none()
             && self.terminate.is_none()
             && !self.is_cutting_response()
+            && !self.has_due_acknowledgment()
     }
 
-    /// Returns true if there is nothing to send, and no posted request is outstanding.
+    /// Returns true if there is nothing to send, and no posted request is outstanding, except those that wait for the
+    /// peer's acknowledgment.
     pub(super) fn has_no_work(&self, qp: &Qp) -> bool {
-        qp.sends.is_empty() && self.is_idle()
+        (qp.sends.is_empty() || self.is_rc() && !qp.sends.has_queued()) && self.is_idle()
     }
 
     /// Sends the pending Terminate, if there is one, even without room: it is the last message.
@@ -228,6 +244,7 @@ impl Transmitter {
     pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
             let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            self.push_acknowledgment(&mut builder);
             self.push_header(&mut builder, &terminate_header(&terminate));
             self.post(io, 0, builder);
         }
@@ -294,8 +311,11 @@ impl Transmitter {
         if let Some(kind) = self.rtr.take() {
             // MPE-9.2-7: the RTR is the first message. A Read or Send uses the first number of its queue.
             match kind {
-                RtrKind::Write => {}
-                RtrKind::Send => self.send_msn = self.send_msn.next(),
+                RtrKind::Write => self.message_sent(),
+                RtrKind::Send => {
+                    self.send_msn = self.send_msn.next();
+                    self.message_sent();
+                }
                 RtrKind::Read => {
                     self.read_msn = self.read_msn.next();
                     let response = Response::Read(PendingRead::new(&EMPTY_READ));
@@ -304,6 +324,7 @@ impl Transmitter {
             }
             self.push_header(builder, &rtr_header(kind));
         }
+        self.push_acknowledgment(builder);
         loop {
             if self.message.is_none() {
                 match self.start_message(qp, regions, limits, builder)? {
@@ -329,14 +350,8 @@ impl Transmitter {
             let header = source.header(cut.offset, cut.last);
             match *source {
                 OutboundMessage::Response(read) => {
-                    self.push_response(
-                        qp,
-                        regions,
-                        read,
-                        &header,
-                        (cut.offset, cut.octets),
-                        builder,
-                    )?;
+                    let range = (cut.offset, cut.octets);
+                    self.push_response(qp.user(), regions, read, &header, range, builder)?;
                     qp.stats.read_responses += u64::from(cut.last);
                 }
                 OutboundMessage::AtomicResponse { .. } => {
@@ -344,10 +359,14 @@ impl Transmitter {
                     qp.stats.atomic_responses += 1;
                 }
                 _ => {
+                    let is_counted = source.is_counted();
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(builder, &header, is_copied);
                     if cut.last {
-                        finish_request(qp, is_copied);
+                        finish_request(qp, is_copied && !self.is_rc());
+                        if is_counted {
+                            self.message_sent();
+                        }
                     }
                 }
             }
@@ -385,23 +404,25 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
 /// is nothing to segment. A peer may delay that acknowledgment for long.
 fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
-    if qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
+    if !qp.is_rc() && qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize)
+    {
         qp.sends.acknowledge(end);
         qp.stats.tails_copied += 1;
     }
 }
 
-/// Progress of a request when all of its message is passed to the transport.
-const fn sent(is_read: bool, is_copied: bool) -> Progress {
-    match is_copied && !is_read {
+/// Progress of a request when all of its message is passed to the transport. It is done if `is_done`, unless it is a
+/// Read.
+const fn sent(is_read: bool, is_done: bool) -> Progress {
+    match is_done && !is_read {
         true => Progress::Done(WcStatus::Success),
         false => Progress::Sent,
     }
 }
 
 /// Advances the request whose message is completely segmented.
-fn finish_request(qp: &mut Qp, is_copied: bool) {
+fn finish_request(qp: &mut Qp, is_done: bool) {
     let Some(request) = qp.sends.next_mut() else { return };
     let is_read = request.kind.awaits_response();
-    qp.sends.advance(sent(is_read, is_copied));
+    qp.sends.advance(sent(is_read, is_done));
 }

@@ -192,9 +192,10 @@ impl Objects {
                 self.regions.release_token(qp.sink_token);
                 let mut antecedents =
                     vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
-                match qp.srq {
-                    Some(srq) => antecedents.push(Key::Srq(srq)),
-                    None => drop(self.receive_queues.remove(qp.receives)),
+                antecedents.extend(qp.srq.map(Key::Srq));
+                antecedents.extend(qp.twin_of.map(Key::Qp));
+                if qp.has_own_receives() {
+                    self.receive_queues.remove(qp.receives);
                 }
                 antecedents
             }),
@@ -273,7 +274,7 @@ impl Objects {
         let Some(qp) = self.qps.get_mut(id) else { return };
         if !core::mem::replace(&mut qp.awaits_receive, true)
             && let Some(queue) = self.receive_queues.get_mut(qp.receives)
-            && qp.srq.is_some()
+            && !qp.has_own_receives()
         {
             queue.wait(id);
         }
@@ -283,7 +284,7 @@ impl Objects {
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
         let Self { qps, receive_queues, completed, .. } = self;
         if let Some(qp) = qps.get_mut(id)
-            && (qp.is_receiving || qp.srq.is_none() && qp.take_receive(receive_queues))
+            && (qp.is_receiving || qp.has_own_receives() && qp.take_receive(receive_queues))
         {
             qp.complete_receiving(outcome, completed);
         }

@@ -580,7 +580,7 @@ impl SocketRnic {
     /// Resets all connections that were not closed gracefully.
     fn close(&mut self) {
         for (_, stream) in self.streams.drain() {
-            if stream.send_state < SendState::FinSent {
+            if stream.send_state < SendState::FinSent && !stream.sends_fin_at_exit {
                 stream.reset_on_close();
             }
         }

@@ -87,6 +87,8 @@ pub(super) struct SocketStream {
     pub(super) is_fin_received: bool,
     /// True if the stream must be reset.
     pub(super) is_reset: bool,
+    /// True if the exit of the process, or the end of the adapter, sends a FIN instead of a reset.
+    pub(super) sends_fin_at_exit: bool,
     /// True if the kernel's buffer has room, as far as known.
     pub(super) is_writable: bool,
     is_room_watched: bool,
@@ -124,6 +126,7 @@ impl SocketStream {
             deadline: None,
             is_fin_received: false,
             is_reset: false,
+            sends_fin_at_exit: false,
             is_writable: true,
             is_ready: false,
             receive_state: ReceiveState::Accepting,
@@ -298,6 +301,12 @@ impl LlpStream for SocketIo<'_> {
         if self.stream.receive_state == ReceiveState::Refused {
             self.stream.receive_state = ReceiveState::Resumed;
         }
+    }
+
+    fn send_fin_at_exit(&mut self) {
+        // Only a connection that has ended returns an error.
+        let _ = sockopt::set_socket_linger(&self.stream.socket, None);
+        self.stream.sends_fin_at_exit = true;
     }
 
     fn now(&self) -> Instant {

@@ -12,18 +12,21 @@ use flue_verbs_abi::{
     enums::{
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
         IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-        IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_INV,
+        IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
     },
     objects::{ibv_data_buf, ibv_qp_ex, ibv_sge},
 };
-use flue_verbs_core::{device::Device, qp::immediate};
+use flue_verbs_core::{
+    device::Device,
+    qp::{QpOwner, immediate},
+};
 use rdma_over_tcp::{
     ddp::Stag,
     rdmap::AtomicOperation,
     rnic::{Data, Operation, Remote, Sge},
 };
 
-use super::{QpObject, options};
+use super::{QpObject, options, takes_receive};
 use crate::guard::{self, Errno};
 
 /// Data of a request under construction.
@@ -58,7 +61,7 @@ pub(crate) struct Building {
 
 impl Building {
     /// Creates an empty list of requests for the operations `IBV_QP_EX_WITH_*`.
-    pub(crate) fn new(operations: u64, device: &Device) -> Result<Self, Errno> {
+    pub(crate) fn new(operations: u64, device: &Device, owner: QpOwner) -> Result<Self, Errno> {
         let plain = IBV_QP_EX_WITH_RDMA_WRITE
             | IBV_QP_EX_WITH_SEND
             | IBV_QP_EX_WITH_RDMA_READ
@@ -66,7 +69,14 @@ impl Building {
         let extended = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
             | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
             | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-        let known = if device.has_extensions() { plain | extended } else { plain };
+        let is_rc = device.identity().is_roce() && owner == QpOwner::Program;
+        let mut known = plain;
+        if device.has_extensions() || is_rc {
+            known |= extended;
+        }
+        if is_rc {
+            known |= IBV_QP_EX_WITH_SEND_WITH_IMM;
+        }
         match operations & !u64::from(known) {
             0 => Ok(Self::default()),
             _ => Err(Errno(libc::EOPNOTSUPP)),
@@ -81,6 +91,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_abort = Some(wr_abort);
     qp.wr_send = Some(wr_send);
     qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_rdma_write = Some(wr_rdma_write);
     qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
     qp.wr_rdma_read = Some(wr_rdma_read);
@@ -155,9 +166,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 payload.with(|data| poster.check(*operation, data))?;
             }
             for Built { wr_id, flags, operation, payload } in &built.requests {
-                let is_send =
-                    matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
-                let flags = options(*flags, state.is_all_signaled, is_send);
+                let flags = options(*flags, state.is_all_signaled, takes_receive(operation));
                 payload.with(|data| poster.post(*wr_id, *operation, data, flags))?;
             }
             Ok(())
@@ -171,6 +180,10 @@ unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, key: u32) {
     add(qp, Operation::Send { invalidate: Some(Stag(key)) });
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, data: u32) {
+    add(qp, Operation::SendImmediate { data: data.to_ne_bytes() });
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, key: u32, address: u64) {

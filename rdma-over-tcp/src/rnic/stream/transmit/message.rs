@@ -33,6 +33,11 @@ impl OutboundMessage {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 
+    /// Returns true if the peer counts the message when it acknowledges ([`QpService::Rc`](crate::rnic::QpService)).
+    pub(super) const fn is_counted(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { .. } | Self::Immediate { .. })
+    }
+
     pub(super) const fn header_octets(&self) -> usize {
         match self {
             Self::Send { .. } => UNTAGGED_OCTETS,

@@ -14,7 +14,7 @@ use crate::{
     mpa::GatherList,
     rdmap::{AtomicRequest, PendingRead, ReadRequest, Segmenter, SendKind, Terminate},
     rnic::{
-        memory::region::Regions,
+        memory::{region::Regions, registration::User},
         queues::{
             qp::Qp,
             send_queue::Progress,
@@ -42,13 +42,25 @@ impl Transmitter {
                 return Ok(started);
             }
         }
-        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
+        match self.start_response(qp.user(), regions)? {
+            true => Ok(Started::Begun),
+            false => Ok(Started::Nothing),
+        }
+    }
+
+    /// Starts the next response. Returns false if there is none.
+    pub(super) fn start_response(
+        &mut self,
+        user: User,
+        regions: &Regions,
+    ) -> Result<bool, Failure> {
+        let Some(request) = self.responses.pop_front() else { return Ok(false) };
         self.was_response = true;
         let (source, octets) = match request {
             InboundRequest::Read(read) => (OutboundMessage::Response(read), read.request.octets),
             // EXT-5.4-1: executed now, after the previous response.
             InboundRequest::Atomic(atomic) => {
-                let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
+                let response = atomic.execute(user, regions, &mut self.response_region)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.next();
                 (OutboundMessage::AtomicResponse { msn, response }, 0)
@@ -56,7 +68,7 @@ impl Transmitter {
         };
         let segmenter = Segmenter::new(octets);
         self.message = Some(Message { source, segmenter, is_copied: true });
-        Ok(Started::Begun)
+        Ok(true)
     }
 
     /// Starts the next request of the consumer. Local operations before it are executed.
@@ -77,6 +89,9 @@ impl Transmitter {
                 qp.sends.advance(done);
                 continue;
             }
+            if self.is_paused() {
+                return Ok(Started::Nothing);
+            }
             // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
             if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
                 return Ok(Started::Nothing);
@@ -94,6 +109,11 @@ impl Transmitter {
                 WqeKind::Send { invalidate } => {
                     let kind = SendKind::new(*invalidate, solicited);
                     request.msn = self.send_msn.0;
+                    qp.stats.sends += 1;
+                    OutboundMessage::Send { kind, msn: self.send_msn }
+                }
+                WqeKind::SendImmediate { data } => {
+                    let kind = SendKind::Immediate { data: *data, solicited };
                     qp.stats.sends += 1;
                     OutboundMessage::Send { kind, msn: self.send_msn }
                 }
@@ -145,9 +165,12 @@ impl Transmitter {
             if is_copied && !is_captured {
                 qp.stats.copied_aside_bytes += u64::from(octets);
             }
-            self.number(serial, &source);
+            self.number(qp, serial, &source);
             if pushed {
-                qp.sends.advance(sent(awaits_response, true));
+                qp.sends.advance(sent(awaits_response, !self.is_rc()));
+                if source.is_counted() {
+                    self.message_sent();
+                }
                 return Ok(Started::Whole);
             }
             let segmenter = Segmenter::new(octets);
@@ -158,7 +181,12 @@ impl Transmitter {
 
     /// Assigns the next message number, and registers the expected response.
     #[inline]
-    fn number(&mut self, serial: u64, source: &OutboundMessage) {
+    fn number(&mut self, qp: &mut Qp, serial: u64, source: &OutboundMessage) {
+        if let Some(number) = self.next_number().filter(|_| source.is_counted())
+            && let Some(request) = qp.sends.get_mut(serial)
+        {
+            request.msn = number;
+        }
         let response = match *source {
             OutboundMessage::Write { .. }
             | OutboundMessage::Response(_)

@@ -1,0 +1,687 @@
+/* Queue pairs that the program connects itself, on a RoCE device: both ends are in this process. */
+#define _GNU_SOURCE
+#include <infiniband/verbs.h>
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int failures;
+#define CHECK(what) do { if (!(what)) { failures++; printf("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); } } while (0)
+
+enum { BYTES = 1 << 16, ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+static struct ibv_context *device;
+static struct ibv_pd *pd;
+static union ibv_gid gid;
+
+struct end { struct ibv_qp *qp; struct ibv_cq *cq; struct ibv_srq *srq; struct ibv_mr *mr; char *buffer; uint32_t psn; };
+
+static double seconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+static void create_qp(struct end *end)
+{
+	struct ibv_qp_init_attr attr = { .send_cq = end->cq, .recv_cq = end->cq, .srq = end->srq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 } };
+	end->qp = ibv_create_qp(pd, &attr);
+	CHECK(end->qp != NULL && end->qp->state == IBV_QPS_RESET && attr.cap.max_inline_data >= 64);
+}
+
+static void make_with(struct end *end, uint32_t psn, int has_srq)
+{
+	memset(end, 0, sizeof *end);
+	end->psn = psn;
+	end->cq = ibv_create_cq(device, 256, NULL, NULL, 0);
+	CHECK(end->cq != NULL);
+	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	if (has_srq)
+		CHECK((end->srq = ibv_create_srq(pd, &srq)) != NULL);
+	end->buffer = aligned_alloc(4096, BYTES);
+	memset(end->buffer, 0, BYTES);
+	end->mr = ibv_reg_mr(pd, end->buffer, BYTES, ALL);
+	CHECK(end->mr != NULL);
+	create_qp(end);
+}
+
+static void make(struct end *end, uint32_t psn) { make_with(end, psn, 0); }
+
+static void destroy(struct end *end)
+{
+	CHECK(ibv_destroy_qp(end->qp) == 0);
+	if (end->srq)
+		CHECK(ibv_destroy_srq(end->srq) == 0);
+	CHECK(ibv_dereg_mr(end->mr) == 0);
+	CHECK(ibv_destroy_cq(end->cq) == 0);
+	free(end->buffer);
+}
+
+enum { INIT_MASK = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS };
+enum { RTR_MASK = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+	IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER };
+enum { RTS_MASK = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+	IBV_QP_MAX_QP_RD_ATOMIC };
+
+static int init_with(struct end *end, int access)
+{
+	struct ibv_qp_attr attr;
+	memset(&attr, 0xee, sizeof attr);
+	attr.qp_state = IBV_QPS_INIT;
+	attr.pkey_index = 0;
+	attr.port_num = 1;
+	attr.qp_access_flags = access;
+	return ibv_modify_qp(end->qp, &attr, INIT_MASK);
+}
+
+static int init(struct end *end) { return init_with(end, ALL); }
+
+static void rtr_attributes(struct ibv_qp_attr *attr, struct end *end, uint32_t qpn, uint32_t psn)
+{
+	memset(attr, 0xee, sizeof *attr);
+	attr->qp_state = IBV_QPS_RTR;
+	attr->path_mtu = IBV_MTU_1024;
+	attr->dest_qp_num = qpn;
+	attr->rq_psn = psn;
+	attr->max_dest_rd_atomic = 4;
+	attr->min_rnr_timer = 12;
+	memset(&attr->ah_attr, 0, sizeof attr->ah_attr);
+	attr->ah_attr.grh.dgid = gid;
+	attr->ah_attr.grh.hop_limit = 1;
+	attr->ah_attr.is_global = 1;
+	attr->ah_attr.port_num = 1;
+}
+
+static int rtr(struct end *end, uint32_t qpn, uint32_t psn)
+{
+	struct ibv_qp_attr attr;
+	rtr_attributes(&attr, end, qpn, psn);
+	return ibv_modify_qp(end->qp, &attr, RTR_MASK);
+}
+
+static int rts_with(struct end *end, int rnr_retry)
+{
+	struct ibv_qp_attr attr;
+	memset(&attr, 0xee, sizeof attr);
+	attr.qp_state = IBV_QPS_RTS;
+	attr.timeout = 14;
+	attr.retry_cnt = 7;
+	attr.rnr_retry = rnr_retry;
+	attr.sq_psn = end->psn;
+	attr.max_rd_atomic = 4;
+	return ibv_modify_qp(end->qp, &attr, RTS_MASK);
+}
+
+static int rts(struct end *end) { return rts_with(end, 7); }
+
+/* One end after the other, in one thread: no call waits for the peer. */
+static void connect_pair(struct end *one, struct end *other)
+{
+	CHECK(init(one) == 0 && init(other) == 0);
+	CHECK(rtr(one, other->qp->qp_num, other->psn) == 0 && rts(one) == 0);
+	CHECK(rtr(other, one->qp->qp_num, one->psn) == 0 && rts(other) == 0);
+}
+
+static int completion(struct end *end, struct ibv_wc *wc)
+{
+	double end_at = seconds() + 20;
+	int count;
+	while ((count = ibv_poll_cq(end->cq, 1, wc)) == 0 && seconds() < end_at)
+		;
+	return count;
+}
+
+static void expect(struct end *end, uint64_t wr_id, enum ibv_wc_status status)
+{
+	struct ibv_wc wc = { .status = -1 };
+	CHECK(completion(end, &wc) == 1);
+	if (wc.wr_id != wr_id || wc.status != status) {
+		failures++;
+		printf("request %d: %s; expected request %d: %s\n", (int)wc.wr_id, ibv_wc_status_str(wc.status), (int)wr_id,
+			ibv_wc_status_str(status));
+	}
+	CHECK(wc.qp_num == end->qp->qp_num);
+}
+
+static int receive(struct end *end, uint64_t wr_id, uint32_t length)
+{
+	struct ibv_sge sge = { (uintptr_t)end->buffer, length, end->mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = length ? 1 : 0 }, *bad;
+	return end->srq ? ibv_post_srq_recv(end->srq, &wr, &bad) : ibv_post_recv(end->qp, &wr, &bad);
+}
+
+static struct ibv_send_wr request(struct end *end, struct ibv_sge *sge, uint64_t wr_id, enum ibv_wr_opcode opcode)
+{
+	*sge = (struct ibv_sge) { (uintptr_t)end->buffer, 64, end->mr->lkey };
+	return (struct ibv_send_wr) { .wr_id = wr_id, .sg_list = sge, .num_sge = 1, .opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED };
+}
+
+static int post(struct end *end, uint64_t wr_id, enum ibv_wr_opcode opcode, struct end *to)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = request(end, &sge, wr_id, opcode), *bad;
+	if (to) {
+		wr.wr.rdma.remote_addr = (uintptr_t)to->buffer + 4096;
+		wr.wr.rdma.rkey = to->mr->rkey;
+	}
+	return ibv_post_send(end->qp, &wr, &bad);
+}
+
+/* Node type, GID table, partition, address handles. */
+static void identity(void)
+{
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port;
+	struct ibv_gid_entry entries[64], one;
+	union ibv_gid found;
+	uint16_t pkey = 0;
+	CHECK(device->device->node_type == IBV_NODE_CA && device->device->transport_type == IBV_TRANSPORT_IB);
+	CHECK(ibv_query_device(device, &attr) == 0 && attr.atomic_cap == IBV_ATOMIC_HCA && attr.max_ah > 0);
+	CHECK(ibv_query_port(device, 1, &port) == 0 && port.state == IBV_PORT_ACTIVE && port.lid == 0);
+	CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.gid_tbl_len >= 2 && port.pkey_tbl_len == 1);
+	for (int at = 0; at < port.gid_tbl_len; at++)
+		CHECK(ibv_query_gid(device, 1, at, &found) == 0);
+	CHECK(ibv_query_gid(device, 1, port.gid_tbl_len, &found) == -1 && errno == EINVAL);
+	CHECK(ibv_query_gid(device, 1, -1, &found) == -1 && ibv_query_gid(device, 2, 0, &found) == -1);
+	CHECK(ibv_query_gid_ex(device, 1, 0, &one, 0) == 0 && one.gid_type == IBV_GID_TYPE_ROCE_V2 && one.ndev_ifindex);
+	CHECK(memcmp(&one.gid, &gid, 16) == 0 && one.gid_index == 0 && one.port_num == 1);
+	CHECK(ibv_query_gid_ex(device, 1, port.gid_tbl_len, &one, 0) == EINVAL);
+	CHECK(ibv_query_gid_ex(device, 1, 0, &one, 1) == EOPNOTSUPP);
+	CHECK(ibv_query_gid_table(device, entries, 64, 0) == port.gid_tbl_len);
+	CHECK(ibv_query_gid_table(device, entries, 1, 0) == -EINVAL);
+	CHECK(ibv_query_pkey(device, 1, 0, &pkey) == 0 && pkey == 0xffff && ibv_query_pkey(device, 1, 1, &pkey) == -1);
+	CHECK(ibv_get_pkey_index(device, 1, 0xffff) == 0 && ibv_get_pkey_index(device, 1, 0) == -1);
+	struct ibv_ah_attr address = { .grh = { .dgid = gid, .hop_limit = 255, .flow_label = 1 }, .is_global = 1, .port_num = 1 };
+	struct ibv_ah *ah = ibv_create_ah(pd, &address);
+	CHECK(ah != NULL && ah->context == device && ah->pd == pd && ibv_destroy_ah(ah) == 0);
+	address.is_global = 0;
+	CHECK(ibv_create_ah(pd, &address) == NULL && errno == EINVAL);
+	address.is_global = 1, address.grh.sgid_index = port.gid_tbl_len;
+	CHECK(ibv_create_ah(pd, &address) == NULL && errno == EINVAL);
+}
+
+/* Returned errors leave state and attributes as they were. */
+static void refused_changes(void)
+{
+	struct end end;
+	struct ibv_qp_attr attr, found;
+	struct ibv_qp_init_attr created;
+	make(&end, 1);
+	attr.qp_state = IBV_QPS_RESET;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE) == 0);
+	attr.qp_state = IBV_QPS_ERR;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE) == EINVAL && end.qp->state == IBV_QPS_RESET);
+	CHECK(receive(&end, 1, 64) == EINVAL && post(&end, 1, IBV_WR_SEND, NULL) == EINVAL);
+	CHECK(ibv_post_recv(end.qp, NULL, NULL) == EINVAL || 1);
+	CHECK(init(&end) == 0 && end.qp->state == IBV_QPS_INIT && init(&end) == 0);
+	CHECK(receive(&end, 1, 64) == 0 && post(&end, 1, IBV_WR_SEND, NULL) == EINVAL);
+	rtr_attributes(&attr, &end, 0x123456, 1);
+	CHECK(ibv_modify_qp(end.qp, &attr, RTR_MASK & ~IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	CHECK(ibv_modify_qp(end.qp, &attr, RTR_MASK | IBV_QP_TIMEOUT) == EINVAL);
+	CHECK(ibv_modify_qp(end.qp, &attr, RTR_MASK | 1 << 21) == EOPNOTSUPP);
+	attr.ah_attr.is_global = 0;
+	CHECK(ibv_modify_qp(end.qp, &attr, RTR_MASK) == EINVAL && end.qp->state == IBV_QPS_INIT);
+	CHECK(rtr(&end, 0x123456, 7) == 0 && post(&end, 1, IBV_WR_SEND, NULL) == EINVAL);
+	CHECK(rtr(&end, 0x123456, 7) == EINVAL && init(&end) == EINVAL);
+	CHECK(ibv_query_qp(end.qp, &found, 0, &created) == 0);
+	CHECK(found.qp_state == IBV_QPS_RTR && found.cur_qp_state == IBV_QPS_RTR && found.dest_qp_num == 0x123456);
+	CHECK(found.rq_psn == 7 && found.path_mtu == IBV_MTU_1024 && found.min_rnr_timer == 12 && found.timeout == 0);
+	CHECK(memcmp(&found.ah_attr.grh.dgid, &gid, 16) == 0 && found.ah_attr.is_global == 1 && found.port_num == 1);
+	CHECK(rts(&end) == 0 && ibv_query_qp(end.qp, &found, 0, &created) == 0 && found.timeout == 14 && found.sq_psn == 1);
+	attr.min_rnr_timer = 20;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_MIN_RNR_TIMER) == 0);
+	CHECK(ibv_query_qp(end.qp, &found, 0, &created) == 0 && found.min_rnr_timer == 20);
+	attr.cur_qp_state = IBV_QPS_SQD;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_CUR_STATE) == EINVAL);
+	end.qp->handle++;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_MIN_RNR_TIMER) == EINVAL && ibv_destroy_qp(end.qp) == EINVAL);
+	CHECK(ibv_query_qp(end.qp, &found, 0, &created) == EINVAL);
+	end.qp->handle--;
+	uint32_t number = end.qp->qp_num;
+	attr.qp_state = IBV_QPS_ERR;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE) == 0);
+	expect(&end, 1, IBV_WC_WR_FLUSH_ERR);
+	CHECK(post(&end, 2, IBV_WR_SEND, NULL) == 0);
+	expect(&end, 2, IBV_WC_WR_FLUSH_ERR);
+	CHECK(rts(&end) == EINVAL);
+	attr.qp_state = IBV_QPS_RESET;
+	CHECK(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE) == 0 && ibv_query_qp(end.qp, &found, 0, &created) == 0);
+	CHECK(found.dest_qp_num == 0 && found.timeout == 0 && found.path_mtu == IBV_MTU_256 && end.qp->qp_num == number);
+	struct ibv_qp_init_attr big = { .send_cq = end.cq, .recv_cq = end.cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 1 << 20 } };
+	CHECK(ibv_create_qp(pd, &big) == NULL && errno == EINVAL);
+	destroy(&end);
+}
+
+/* Every operation between two ends. */
+static void operations(struct end *one, struct end *other)
+{
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	struct ibv_send_wr wr, *bad;
+	strcpy(one->buffer, "sent");
+	CHECK(receive(other, 10, 64) == 0 && receive(other, 11, 64) == 0);
+	CHECK(post(one, 1, IBV_WR_SEND, NULL) == 0);
+	expect(one, 1, IBV_WC_SUCCESS);
+	/* A completion means that the peer has executed the request. */
+	CHECK(strcmp(other->buffer, "sent") == 0);
+	expect(other, 10, IBV_WC_SUCCESS);
+	wr = request(one, &sge, 2, IBV_WR_SEND_WITH_IMM);
+	wr.imm_data = 0x12345678;
+	CHECK(ibv_post_send(one->qp, &wr, &bad) == 0);
+	expect(one, 2, IBV_WC_SUCCESS);
+	CHECK(completion(other, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 64);
+	CHECK(wc.wc_flags == IBV_WC_WITH_IMM && wc.imm_data == 0x12345678 && wc.qp_num == other->qp->qp_num);
+	strcpy(one->buffer, "written");
+	CHECK(post(one, 3, IBV_WR_RDMA_WRITE, other) == 0);
+	expect(one, 3, IBV_WC_SUCCESS);
+	CHECK(strcmp(other->buffer + 4096, "written") == 0);
+	CHECK(receive(other, 12, 0) == 0);
+	wr = request(one, &sge, 4, IBV_WR_RDMA_WRITE_WITH_IMM);
+	wr.imm_data = 0x87654321, wr.wr.rdma.remote_addr = (uintptr_t)other->buffer, wr.wr.rdma.rkey = other->mr->rkey;
+	CHECK(ibv_post_send(one->qp, &wr, &bad) == 0);
+	expect(one, 4, IBV_WC_SUCCESS);
+	CHECK(completion(other, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+	CHECK(wc.byte_len == 64 && wc.wc_flags == IBV_WC_WITH_IMM && wc.imm_data == 0x87654321 && wc.wr_id == 12);
+	strcpy(other->buffer + 4096, "read");
+	CHECK(post(one, 5, IBV_WR_RDMA_READ, other) == 0);
+	expect(one, 5, IBV_WC_SUCCESS);
+	CHECK(strcmp(one->buffer, "read") == 0);
+	uint64_t *target = (uint64_t *)(other->buffer + 8192);
+	*target = 40;
+	wr = request(one, &sge, 6, IBV_WR_ATOMIC_FETCH_AND_ADD);
+	sge.length = 8;
+	wr.wr.atomic.remote_addr = (uintptr_t)target, wr.wr.atomic.rkey = other->mr->rkey, wr.wr.atomic.compare_add = 2;
+	CHECK(ibv_post_send(one->qp, &wr, &bad) == 0);
+	expect(one, 6, IBV_WC_SUCCESS);
+	CHECK(*target == 42 && *(uint64_t *)one->buffer == 40);
+	wr.wr_id = 7, wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, wr.wr.atomic.compare_add = 42, wr.wr.atomic.swap = 7;
+	CHECK(ibv_post_send(one->qp, &wr, &bad) == 0);
+	expect(one, 7, IBV_WC_SUCCESS);
+	CHECK(*target == 7 && *(uint64_t *)one->buffer == 42);
+	/* The flush of UCX. */
+	wr = request(one, &sge, 8, IBV_WR_RDMA_WRITE);
+	wr.num_sge = 0, wr.send_flags |= IBV_SEND_INLINE;
+	CHECK(ibv_post_send(one->qp, &wr, &bad) == 0);
+	expect(one, 8, IBV_WC_SUCCESS);
+}
+
+static void pair(void)
+{
+	struct end one, other;
+	make(&one, 0x111111), make(&other, 0x222222);
+	connect_pair(&one, &other);
+	operations(&one, &other);
+	operations(&other, &one);
+	struct ibv_qp_attr attr;
+	/* A reset pair connects again under its numbers. */
+	for (int round = 0; round < 3; round++) {
+		attr.qp_state = IBV_QPS_RESET;
+		CHECK(ibv_modify_qp(other.qp, &attr, IBV_QP_STATE) == 0);
+		CHECK(ibv_modify_qp(one.qp, &attr, IBV_QP_STATE) == 0);
+		connect_pair(round % 2 ? &one : &other, round % 2 ? &other : &one);
+		operations(&one, &other);
+	}
+	destroy(&one), destroy(&other);
+}
+
+static void with_srq(void)
+{
+	struct end one, other;
+	make_with(&one, 1, 1), make_with(&other, 2, 1);
+	connect_pair(&one, &other);
+	operations(&one, &other);
+	operations(&other, &one);
+	destroy(&one), destroy(&other);
+}
+
+static void itself(void)
+{
+	struct end end;
+	make(&end, 5);
+	CHECK(init(&end) == 0 && rtr(&end, end.qp->qp_num, 5) == 0 && rts(&end) == 0);
+	strcpy(end.buffer, "to itself");
+	CHECK(receive(&end, 9, 64) == 0 && post(&end, 1, IBV_WR_RDMA_WRITE, &end) == 0);
+	expect(&end, 1, IBV_WC_SUCCESS);
+	CHECK(strcmp(end.buffer + 4096, "to itself") == 0);
+	struct ibv_wc wc[2];
+	CHECK(post(&end, 2, IBV_WR_SEND, NULL) == 0);
+	CHECK(completion(&end, &wc[0]) == 1 && completion(&end, &wc[1]) == 1);
+	CHECK(wc[0].status == IBV_WC_SUCCESS && wc[1].status == IBV_WC_SUCCESS && wc[0].wr_id + wc[1].wr_id == 11);
+	CHECK(wc[0].qp_num == end.qp->qp_num && wc[1].qp_num == end.qp->qp_num);
+	destroy(&end);
+}
+
+/* One end is ready long before the other, whichever dials, and posts before. */
+static void early(void)
+{
+	for (int which = 0; which < 2; which++) {
+		struct end ends[2];
+		make(&ends[0], 1), make(&ends[1], 2);
+		struct end *first = &ends[which], *second = &ends[!which];
+		CHECK(init(first) == 0 && init(second) == 0);
+		CHECK(rtr(first, second->qp->qp_num, second->psn) == 0 && rts(first) == 0);
+		strcpy(first->buffer, "early");
+		for (int at = 0; at < 8; at++)
+			CHECK(post(first, at, IBV_WR_RDMA_WRITE, second) == 0);
+		double until = seconds() + 0.15;
+		struct ibv_wc wc;
+		while (seconds() < until)
+			CHECK(ibv_poll_cq(first->cq, 1, &wc) == 0);
+		/* The other end never leaves RTR. */
+		CHECK(rtr(second, first->qp->qp_num, first->psn) == 0);
+		for (int at = 0; at < 8; at++)
+			expect(first, at, IBV_WC_SUCCESS);
+		CHECK(strcmp(second->buffer + 4096, "early") == 0);
+		destroy(&ends[0]), destroy(&ends[1]);
+	}
+}
+
+/* More queue pairs than numbers of one port; each sends to its peer. */
+static void many(void)
+{
+	enum { COUNT = 300 };
+	static struct end ends[COUNT];
+	struct end shared;
+	make(&shared, 0);
+	for (int at = 0; at < COUNT; at++) {
+		ends[at] = shared, ends[at].psn = at;
+		create_qp(&ends[at]);
+		CHECK(init(&ends[at]) == 0);
+		for (int before = 0; before < at; before++)
+			CHECK(ends[before].qp->qp_num != ends[at].qp->qp_num);
+	}
+	for (int at = 0; at < COUNT; at++) {
+		struct end *peer = &ends[COUNT - 1 - at];
+		CHECK(rtr(&ends[at], peer->qp->qp_num, peer->psn) == 0 && rts(&ends[at]) == 0);
+		CHECK(post(&ends[at], at, IBV_WR_RDMA_WRITE, &shared) == 0);
+	}
+	for (int at = 0; at < COUNT; at++) {
+		struct ibv_wc wc = { 0 };
+		CHECK(completion(&shared, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+		CHECK(wc.wr_id < COUNT && wc.qp_num == ends[wc.wr_id % COUNT].qp->qp_num);
+	}
+	for (int at = 0; at < COUNT; at++)
+		CHECK(ibv_destroy_qp(ends[at].qp) == 0);
+	destroy(&shared);
+}
+
+/* A port of a QP number is open to strangers, who get nothing. */
+static void strangers(struct end *end)
+{
+	union { struct sockaddr any; struct sockaddr_in v4; struct sockaddr_in6 v6; } address = { .v6 = { .sin6_family = AF_INET6 } };
+	memcpy(&address.v6.sin6_addr, &gid, 16);
+	address.v6.sin6_port = htons(end->qp->qp_num & 0xffff);
+	for (int at = 0; at < 64; at++) {
+		int socket_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		CHECK(connect(socket_, &address.any, sizeof address.v6) == 0);
+		char junk[96];
+		memset(junk, at, sizeof junk);
+		if (at % 3)
+			CHECK(send(socket_, junk, sizeof junk, MSG_NOSIGNAL) > 0);
+		if (at % 2)
+			close(socket_);
+	}
+}
+
+/* Requests to a peer that does not exist, is in INIT, has other PSNs, is destroyed, or dies end after the budget; the
+   others are untouched. All wait at the same time. */
+static void absent(void)
+{
+	enum { CASES = 5 };
+	struct end ends[CASES], peers[CASES], gone;
+	struct ibv_wc wc;
+	make(&gone, 1);
+	uint32_t stale = gone.qp->qp_num;
+	destroy(&gone);
+	for (int at = 0; at < CASES; at++)
+		make(&ends[at], at), make(&peers[at], 100 + at), CHECK(init(&ends[at]) == 0);
+	/* A stale number; a peer in INIT; one with another PSN; one whose peer is another; one that is destroyed. */
+	CHECK(rtr(&ends[0], stale, 100) == 0 && rts(&ends[0]) == 0);
+	CHECK(init(&peers[1]) == 0 && rtr(&ends[1], peers[1].qp->qp_num, 101) == 0 && rts(&ends[1]) == 0);
+	CHECK(init(&peers[2]) == 0 && rtr(&ends[2], peers[2].qp->qp_num, 102) == 0 && rts(&ends[2]) == 0);
+	CHECK(rtr(&peers[2], ends[2].qp->qp_num, 999) == 0 && rts(&peers[2]) == 0);
+	CHECK(init(&peers[3]) == 0 && rtr(&ends[3], peers[3].qp->qp_num, 103) == 0 && rts(&ends[3]) == 0);
+	CHECK(rtr(&peers[3], ends[0].qp->qp_num, 0) == 0 && rts(&peers[3]) == 0);
+	connect_pair(&ends[4], &peers[4]);
+	CHECK(receive(&ends[4], 40, 64) == 0);
+	CHECK(post(&ends[4], 3, IBV_WR_RDMA_WRITE, &peers[4]) == 0);
+	expect(&ends[4], 3, IBV_WC_SUCCESS);
+	CHECK(ibv_destroy_qp(peers[4].qp) == 0);
+	strangers(&ends[0]);
+	double begin = seconds();
+	for (int at = 0; at < CASES; at++)
+		CHECK(post(&ends[at], 1, IBV_WR_RDMA_WRITE, &peers[at]) == 0 && post(&ends[at], 2, IBV_WR_SEND, NULL) == 0);
+	/* Silence: no event, no completion, and the state of all ends is RTS. */
+	struct pollfd events = { .fd = device->async_fd, .events = POLLIN };
+	CHECK(poll(&events, 1, 300) == 0);
+	for (int at = 0; at < CASES; at++) {
+		struct ibv_qp_attr attr;
+		struct ibv_qp_init_attr created;
+		CHECK(ibv_poll_cq(ends[at].cq, 1, &wc) == 0);
+		CHECK(ibv_query_qp(ends[at].qp, &attr, 0, &created) == 0 && attr.qp_state == IBV_QPS_RTS);
+	}
+	CHECK(poll(&events, 1, 4500) == 0);
+	for (int at = 0; at < CASES; at++) {
+		expect(&ends[at], 1, IBV_WC_RETRY_EXC_ERR);
+		expect(&ends[at], 2, IBV_WC_WR_FLUSH_ERR);
+		CHECK(seconds() - begin > 4.5 && seconds() - begin < 8);
+	}
+	expect(&ends[4], 40, IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_poll_cq(peers[2].cq, 1, &wc) == 0 && ibv_poll_cq(peers[3].cq, 1, &wc) == 0);
+	for (int at = 0; at < CASES; at++) {
+		destroy(&ends[at]);
+		if (at < 4)
+			destroy(&peers[at]);
+	}
+}
+
+static void event(struct ibv_qp *qp, enum ibv_event_type kind)
+{
+	struct pollfd events = { .fd = device->async_fd, .events = POLLIN };
+	struct ibv_async_event found;
+	CHECK(poll(&events, 1, 10000) == 1);
+	if (!(events.revents & POLLIN) || ibv_get_async_event(device, &found) != 0)
+		return;
+	CHECK(found.element.qp == qp && found.event_type == kind);
+	ibv_ack_async_event(&found);
+}
+
+static void no_event(void)
+{
+	struct pollfd events = { .fd = device->async_fd, .events = POLLIN };
+	CHECK(poll(&events, 1, 0) == 0);
+}
+
+/* Errors as the program of each end gets them. */
+static void errors(void)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr, *bad;
+	struct ibv_wc wc;
+	for (int at = 0; at < 9; at++) {
+		struct end one, other;
+		make(&one, 1), make(&other, 2);
+		CHECK(init(&one) == 0 && init_with(&other, at == 5 ? IBV_ACCESS_LOCAL_WRITE : ALL) == 0);
+		CHECK(rtr(&one, other.qp->qp_num, 2) == 0 && rts_with(&one, 1) == 0);
+		CHECK(rtr(&other, one.qp->qp_num, 1) == 0 && rts(&other) == 0);
+		enum ibv_wc_status expected = IBV_WC_REM_ACCESS_ERR;
+		enum ibv_event_type kind = IBV_EVENT_QP_ACCESS_ERR;
+		int is_silent = 0;
+		wr = request(&one, &sge, 1, IBV_WR_RDMA_WRITE);
+		wr.send_flags = 0;
+		wr.wr.rdma.remote_addr = (uintptr_t)other.buffer, wr.wr.rdma.rkey = other.mr->rkey;
+		switch (at) {
+		case 0:
+			wr.wr.rdma.rkey ^= 0x100;
+			break;
+		case 1:
+			wr.wr.rdma.remote_addr += BYTES - 8;
+			break;
+		case 2:
+			wr.opcode = IBV_WR_RDMA_READ, wr.wr.rdma.rkey ^= 0x100;
+			break;
+		case 3:
+			wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, sge.length = 8;
+			wr.wr.atomic.remote_addr = (uintptr_t)other.buffer + 4, wr.wr.atomic.rkey = other.mr->rkey;
+			expected = IBV_WC_REM_INV_REQ_ERR, kind = IBV_EVENT_QP_REQ_ERR;
+			break;
+		case 4:
+			CHECK(receive(&other, 7, 8) == 0);
+			wr.opcode = IBV_WR_SEND;
+			expected = IBV_WC_REM_INV_REQ_ERR, is_silent = 1;
+			break;
+		case 5:
+			expected = IBV_WC_REM_INV_REQ_ERR, kind = IBV_EVENT_QP_REQ_ERR;
+			break;
+		case 6:
+			wr.opcode = IBV_WR_SEND;
+			expected = IBV_WC_RNR_RETRY_EXC_ERR, is_silent = 1;
+			break;
+		case 7:
+			sge.lkey ^= 0x100;
+			expected = IBV_WC_LOC_PROT_ERR, is_silent = 1;
+			break;
+		case 8:
+			/* Earlier requests succeed, also those that are not signaled. */
+			CHECK(receive(&other, 7, 64) == 0 && receive(&other, 8, 64) == 0);
+			CHECK(post(&one, 20, IBV_WR_SEND, NULL) == 0);
+			wr.opcode = IBV_WR_SEND, wr.wr_id = 0;
+			CHECK(ibv_post_send(one.qp, &wr, &bad) == 0);
+			wr.opcode = IBV_WR_RDMA_WRITE, wr.wr_id = 1, wr.wr.rdma.rkey ^= 0x100;
+			break;
+		}
+		CHECK(ibv_post_send(one.qp, &wr, &bad) == 0);
+		CHECK(post(&one, 2, IBV_WR_SEND, NULL) == 0);
+		if (at == 8)
+			expect(&one, 20, IBV_WC_SUCCESS);
+		int before = failures;
+		expect(&one, 1, expected);
+		expect(&one, 2, IBV_WC_WR_FLUSH_ERR);
+		if (at == 4)
+			expect(&other, 7, IBV_WC_LOC_LEN_ERR);
+		if (at == 8)
+			expect(&other, 7, IBV_WC_SUCCESS), expect(&other, 8, IBV_WC_SUCCESS);
+		if (!is_silent)
+			event(other.qp, kind);
+		no_event();
+		struct ibv_qp_attr attr;
+		struct ibv_qp_init_attr created;
+		CHECK(ibv_query_qp(one.qp, &attr, 0, &created) == 0 && attr.qp_state == IBV_QPS_ERR);
+		CHECK(ibv_query_qp(other.qp, &attr, 0, &created) == 0);
+		CHECK(attr.qp_state == (at == 6 || at == 7 ? IBV_QPS_RTS : IBV_QPS_ERR));
+		CHECK(ibv_poll_cq(one.cq, 1, &wc) == 0);
+		if (failures != before)
+			printf("in case %d\n", at);
+		destroy(&one), destroy(&other);
+	}
+}
+
+/* A message without a receive waits without limit if the sender retries without limit. */
+static void not_ready(void)
+{
+	struct end one, other;
+	struct ibv_wc wc;
+	make(&one, 1), make(&other, 2);
+	connect_pair(&one, &other);
+	strcpy(one.buffer, "late");
+	CHECK(post(&one, 1, IBV_WR_SEND, NULL) == 0 && post(&one, 2, IBV_WR_RDMA_WRITE, &other) == 0);
+	/* The other end reads while the message waits, and both wait for the other. */
+	CHECK(post(&other, 3, IBV_WR_SEND, NULL) == 0 && post(&other, 4, IBV_WR_RDMA_READ, &one) == 0);
+	double until = seconds() + 0.1;
+	while (seconds() < until)
+		CHECK(ibv_poll_cq(one.cq, 1, &wc) == 0);
+	CHECK(receive(&other, 10, 64) == 0);
+	expect(&one, 1, IBV_WC_SUCCESS);
+	expect(&one, 2, IBV_WC_SUCCESS);
+	expect(&other, 10, IBV_WC_SUCCESS);
+	CHECK(receive(&one, 11, 64) == 0);
+	struct ibv_wc both[2];
+	CHECK(completion(&other, &both[0]) == 1 && completion(&other, &both[1]) == 1);
+	CHECK(both[0].status == IBV_WC_SUCCESS && both[1].status == IBV_WC_SUCCESS);
+	CHECK(both[0].wr_id == 3 && both[1].wr_id == 4);
+	expect(&one, 11, IBV_WC_SUCCESS);
+	destroy(&one), destroy(&other);
+}
+
+/* A queue pair with a shared receive queue reports its last receive. */
+static void last_receive(void)
+{
+	struct end end;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	make_with(&end, 1, 1);
+	CHECK(init(&end) == 0 && ibv_modify_qp(end.qp, &attr, IBV_QP_STATE) == 0);
+	event(end.qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+	destroy(&end);
+}
+
+/* The child of a fork does not answer at the port of its parent's queue pairs. */
+static void forked(void)
+{
+	struct end one, other;
+	int pipes[2];
+	char octet;
+	make(&one, 1), make(&other, 2);
+	uint32_t number = other.qp->qp_num;
+	CHECK(pipe(pipes) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		close(pipes[1]);
+		CHECK(read(pipes[0], &octet, 1) == 0);
+		/* The parent's device is not the child's. */
+		CHECK(ibv_destroy_qp(one.qp) == ENODEV);
+		fflush(stdout);
+		_exit(failures != 0);
+	}
+	close(pipes[0]);
+	connect_pair(&one, &other);
+	operations(&one, &other);
+	char command[64];
+	snprintf(command, sizeof command, "/proc/%d/net/tcp6", (int)child);
+	/* Descriptors of the child that listen at the port. */
+	char text[512], expected[16];
+	snprintf(text, sizeof text, "ss -Hltnp 2>/dev/null | grep ':%u ' | grep -c pid=%d", number & 0xffff, (int)child);
+	FILE *found = popen(text, "r");
+	CHECK(found && fgets(expected, sizeof expected, found) && (atoi(expected) == 0));
+	pclose(found);
+	close(pipes[1]);
+	int status = -1;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	destroy(&one), destroy(&other);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*run)(void); } tests[] = {
+		{ "identity", identity }, { "refused", refused_changes }, { "pair", pair }, { "srq", with_srq }, { "itself", itself },
+		{ "early", early }, { "many", many }, { "absent", absent }, { "errors", errors }, { "not-ready", not_ready },
+		{ "last-receive", last_receive }, { "forked", forked },
+	};
+	int count;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	CHECK(list && count == 1 && (device = ibv_open_device(list[0])) != NULL);
+	ibv_free_device_list(list);
+	CHECK((pd = ibv_alloc_pd(device)) != NULL && ibv_query_gid(device, 1, 0, &gid) == 0);
+	for (int arg = 1; arg < argc; arg++)
+		for (size_t at = 0; at < sizeof tests / sizeof *tests; at++)
+			if (strcmp(argv[arg], tests[at].name) == 0) {
+				int before = failures;
+				tests[at].run();
+				if (failures != before)
+					printf("in %s\n", argv[arg]);
+			}
+	CHECK(ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_close_device(device) == 0);
+	printf("%d failures\n", failures);
+	return failures != 0;
+}
