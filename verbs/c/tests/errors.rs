@@ -148,3 +148,35 @@ fn accept_after_the_requester_has_left_flushes_receives() {
 fn structures_at_any_address_and_complete_identifiers() {
     run("structures", &[], &[]);
 }
+
+/// Runs tests of queue pairs that the program connects itself.
+fn connect(tests: &[&str]) {
+    run("connect", tests, &[(settings::DEVICE, "roce")]);
+}
+
+#[test]
+fn roce_device_has_gids_and_checks_each_change_of_a_queue_pair() {
+    connect(&["identity", "refused", "last-receive"]);
+}
+
+// In one process and in one thread: no call waits for the peer.
+#[test]
+fn queue_pairs_connected_by_the_program() {
+    connect(&["pair", "srq", "itself", "early", "not-ready", "forked"]);
+}
+
+#[test]
+fn more_queue_pairs_than_numbers_of_one_port() {
+    connect(&["many"]);
+}
+
+#[test]
+fn errors_of_queue_pairs_connected_by_the_program() {
+    connect(&["errors"]);
+}
+
+// Silence for the whole budget, then one error.
+#[test]
+fn absent_peers_of_queue_pairs_connected_by_the_program() {
+    connect(&["absent"]);
+}

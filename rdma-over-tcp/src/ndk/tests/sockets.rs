@@ -260,3 +260,42 @@ over_kernel_sockets! {
     objects:
         overrun_fails_idle_queue_pairs;
 }
+
+/// Queue pairs of reliable connected service, over kernel sockets.
+mod rc {
+    macro_rules! tests {
+        ($($module:ident: $($test:ident)*;)*) => {
+            $($(#[test]
+            fn $test() {
+                super::super::kernel::run(super::super::rc::$module::$test);
+            })*)*
+        };
+    }
+
+    tests! {
+        completions:
+            unacknowledged_requests_count_as_posted
+            immediate_data
+            reads_and_atomics_complete_in_order
+            early_requests_are_queued
+            twin_receives_for_the_queue_pair;
+        receives:
+            retries_end_the_wait
+            no_retries_and_unlimited_retries
+            responses_overtake_waiting_messages
+            sender_pauses
+            much_data_behind_a_message_is_delivered
+            waiting_messages_of_a_closed_peer;
+        errors:
+            failed_requests_have_exact_statuses
+            local_failures_do_not_reach_the_peer
+            reads_of_a_peer_without_reads;
+        ends:
+            last_acknowledgment_arrives
+            lost_queue_pairs_queue_requests
+            failed_write_with_immediate_data_completes_once
+            failed_attempts_leave_the_queue_pair_idle
+            reset_queue_pairs_are_connected_again
+            disconnect_follows_the_execution;
+    }
+}

@@ -263,7 +263,7 @@ impl Stream {
             match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
                     self.first_fpdu_received(objects);
-                    return may_act || may_send || self.note_executed();
+                    return self.note_executed() | may_act | may_send;
                 }
                 Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
@@ -404,9 +404,6 @@ impl Stream {
             self.ending = Ending::Done;
             io.reset();
         }
-        if self.ending == Ending::Drain {
-            self.drain(objects, config, io);
-        }
         if self.ending == Ending::Done {
             return;
         }
@@ -426,8 +423,14 @@ impl Stream {
             };
             match result {
                 Ok(state) => pumped = state,
-                Err(failure) => self.fail(objects, config, io, failure),
+                Err(failure) => {
+                    operation.transmitter.abandon_responses();
+                    self.fail(objects, config, io, failure);
+                }
             }
+        }
+        if self.ending == Ending::Drain {
+            self.drain(objects, config, io);
         }
         if self.ending == Ending::AfterData {
             self.limit_disconnect(objects, config, io);

@@ -10,9 +10,10 @@
 //! A FIN follows the acknowledgments and responses that are due. The stream then discards data until the peer's FIN: a
 //! reset could destroy data that the peer has not read.
 
-use super::{Ending, FullOperation, Phase, Stream};
+use super::{Ending, Phase, Stream};
 use crate::{
     error::{EndReason, WireError},
+    rdmap::Terminate,
     rnic::{
         config::Config,
         connection::connector::ConnectorState,
@@ -48,7 +49,7 @@ impl Stream {
         self.deadline = None;
         if may_drain {
             self.drained_user = user;
-            self.begin_drain();
+            self.begin_drain(None);
         } else {
             self.phase = Phase::Ended;
         }
@@ -56,9 +57,9 @@ impl Stream {
     }
 
     /// Starts the end of the sending direction. The queue pair is detached.
-    fn begin_drain(&mut self) {
+    fn begin_drain(&mut self, terminate: Option<Terminate>) {
         if let Phase::Operating(operation) = &mut self.phase {
-            operation.transmitter.abandon_requests();
+            operation.transmitter.abandon_requests(terminate);
         }
         self.progress_limit = None;
         self.ending = Ending::Drain;
@@ -78,6 +79,9 @@ impl Stream {
             && operation.transmitter.drain(user, &objects.regions, io) == TransmitOutcome::Full
         {
             return;
+        }
+        if let Phase::Operating(operation) = &mut self.phase {
+            operation.transmitter.send_terminate(io);
         }
         self.ending = Ending::Done;
         io.shutdown();
@@ -149,12 +153,24 @@ impl Stream {
         self.detach();
     }
 
-    /// Schedules the acknowledgment of a failed request of the peer.
-    pub(super) fn report_violation(&mut self, status: WcStatus) {
+    /// Ends the stream after a failed request of the peer. The responses to earlier requests, and an acknowledgment with
+    /// the status of the failed one, precede the Terminate.
+    pub(super) fn fail_request_of_peer(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl LlpStream,
+        terminate: Terminate,
+    ) {
         self.note_executed();
         if let Phase::Operating(operation) = &mut self.phase {
-            let FullOperation { transmitter, .. } = &mut **operation;
-            transmitter.report_failure(status);
+            let status = WcStatus::of_violation(terminate.number);
+            operation.transmitter.report_failure(status);
+        }
+        let reason = EndReason::Detected(terminate.number);
+        if self.end_locally(objects, ConnectError::Aborted, reason) {
+            self.begin_drain(Some(terminate));
+            self.begin_terminate(objects, config, io);
         }
     }
 }

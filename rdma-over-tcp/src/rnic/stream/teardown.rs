@@ -130,8 +130,8 @@ impl Stream {
                 qp.stats.terminates_out += u64::from(terminate.is_some());
             }
         }
-        if let Some(number) = error {
-            self.report_violation(WcStatus::of_violation(number));
+        if let Some(terminate) = terminate.filter(|_| self.is_rc()) {
+            return self.fail_request_of_peer(objects, config, io, terminate);
         }
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.abandon(terminate);

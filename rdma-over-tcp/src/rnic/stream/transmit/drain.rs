@@ -6,6 +6,7 @@ use offload_engine::memory::Span;
 use super::{ListBuilder, Message, OutboundMessage, Transmitter};
 use crate::{
     mpa::GatherList,
+    rdmap::Terminate,
     rnic::{
         memory::{region::Regions, registration::User},
         queues::qp::TransmitOutcome,
@@ -15,14 +16,23 @@ use crate::{
 };
 
 impl Transmitter {
-    /// Drops all requests. Acknowledgments and responses remain.
-    pub(in crate::rnic::stream) fn abandon_requests(&mut self) {
+    /// Drops all requests. Acknowledgments and responses remain, and `terminate`, if given, is sent after them.
+    pub(in crate::rnic::stream) fn abandon_requests(&mut self, terminate: Option<Terminate>) {
         if self.is_cutting_request() {
             self.message = None;
             self.payload.clear();
         }
         self.outstanding.clear();
         self.rtr = None;
+        self.terminate = terminate;
+    }
+
+    /// Drops the responses: one of them has failed.
+    pub(in crate::rnic::stream) fn abandon_responses(&mut self) {
+        if self.is_cutting_response() {
+            self.message = None;
+        }
+        self.responses.clear();
     }
 
     /// Sends acknowledgments and responses while the transport has room. A response that the memory no longer permits,
@@ -45,8 +55,7 @@ impl Transmitter {
             self.push_acknowledgment(&mut builder);
             let filled = self.fill_responses(user, regions, limits, &mut builder);
             if filled.is_err() {
-                self.message = None;
-                self.responses.clear();
+                self.abandon_responses();
             }
             if builder.fpdus == 0 {
                 io.keep(builder.list);

@@ -1,0 +1,163 @@
+//! Messages without a receive.
+
+use core::time::Duration;
+
+use super::*;
+
+const TIMER: Duration = Duration::from_millis(100);
+
+// A message waits while the peer's retries permit, and later requests wait with it. Then it is executed, or its request
+// fails. The receiver stays usable: its receives remain, and no error is reported.
+#[test]
+pub(in crate::ndk::tests) fn retries_end_the_wait() {
+    let mut bench = Bench::new(11);
+    let (active, passive) = connected(&mut bench);
+    passive.set_peer(Some(3), TIMER);
+    active.send(1, 0, 1000);
+    active.write(2, (0, 10), passive.remote(1000));
+    bench.settle();
+    bench.advance(TIMER * 2);
+    assert_eq!((active.outcomes(), passive.outcomes()), (Vec::new(), Vec::new()));
+    passive.receive(11, 0, 1000);
+    bench.settle();
+    assert_eq!(active.outcomes(), success([1, 2]));
+    assert_eq!(passive.outcomes(), success([11]));
+    active.send(3, 0, 10);
+    active.write(4, (0, 10), passive.remote(1000));
+    bench.settle();
+    bench.advance(TIMER * 2);
+    assert_eq!(active.outcomes(), []);
+    bench.advance(TIMER * 2);
+    let expected = [(3, WcStatus::RnrRetryExceeded), (4, WcStatus::Flushed)];
+    assert_eq!(active.outcomes(), expected);
+    assert_eq!(active.state(), QpState::Error);
+    passive.receive(12, 0, 10);
+    bench.settle();
+    assert_eq!(passive.state(), QpState::Lost);
+    assert_eq!((passive.outcomes(), passive.ends.take()), (Vec::new(), Vec::from([None])));
+}
+
+// Without retries a message without a receive fails at once; with unlimited retries it waits for longer than any timer.
+#[test]
+pub(in crate::ndk::tests) fn no_retries_and_unlimited_retries() {
+    let mut bench = Bench::new(12);
+    let (active, passive) = connected(&mut bench);
+    active.send(1, 0, 10);
+    bench.settle();
+    bench.advance(Duration::from_secs(100_000));
+    assert_eq!(active.outcomes(), []);
+    passive.receive(11, 0, 10);
+    bench.settle();
+    assert_eq!(active.outcomes(), success([1]));
+    passive.set_peer(Some(0), TIMER);
+    active.send(2, 0, 10);
+    bench.settle();
+    assert_eq!(active.outcomes(), [(2, WcStatus::RnrRetryExceeded)]);
+    assert_eq!(passive.outcomes(), success([11]));
+}
+
+// Both ends have a message that waits, and depend on their own Reads: the responses are processed although they are
+// behind the message, and so are the acknowledgments of earlier messages.
+#[test]
+pub(in crate::ndk::tests) fn responses_overtake_waiting_messages() {
+    let mut bench = Bench::new(13);
+    let (active, passive) = connected(&mut bench);
+    for (end, peer) in [(&active, &passive), (&passive, &active)] {
+        peer.fill(0, 200_000, 7);
+        end.write(1, (0, 100), peer.remote(1 << 20));
+        end.read(2, (300_000, 200_000), peer.remote(0));
+        end.send(3, 0, 1000);
+    }
+    bench.settle();
+    for end in [&active, &passive] {
+        assert_eq!(end.outcomes(), success([1, 2]));
+        assert!(end.content(300_000, 200_000) == pattern(200_000, 7));
+        end.receive(11, 600_000, 1000);
+    }
+    bench.settle();
+    for end in [&active, &passive] {
+        let mut outcomes = end.outcomes();
+        outcomes.sort_unstable_by_key(|(context, _)| *context);
+        assert_eq!(outcomes, success([3, 11]));
+    }
+}
+
+// While a message waits, its sender starts no more requests.
+#[test]
+pub(in crate::ndk::tests) fn sender_pauses() {
+    let mut bench = Bench::new(14);
+    let (active, passive) = connected(&mut bench);
+    active.send(1, 0, 10);
+    bench.settle();
+    let sent = || active.adapter.with(|rnic, _| rnic.counters().fpdu_out);
+    let before = sent();
+    active.send(2, 0, 10);
+    active.write(3, (0, 10), passive.remote(0));
+    bench.settle();
+    assert_eq!(sent(), before);
+    passive.receive(11, 0, 10);
+    bench.settle();
+    assert_eq!(active.outcomes(), success([1]));
+    assert_eq!(sent(), before + 2);
+    passive.receive(12, 0, 10);
+    bench.settle();
+    assert_eq!(active.outcomes(), success([2, 3]));
+}
+
+// A process that was stopped until after the end of a wait first processes what has happened since.
+#[test]
+fn wait_outlasts_a_stopped_process() {
+    let mut bench = Bench::new(15);
+    let (active, passive) = connected(&mut bench);
+    passive.set_peer(Some(1), TIMER);
+    active.send(1, 0, 10);
+    bench.settle();
+    bench.jump(Duration::from_secs(100));
+    assert_eq!(active.outcomes(), []);
+    passive.receive(11, 0, 10);
+    bench.settle();
+    assert_eq!(active.outcomes(), success([1]));
+}
+
+// The kept data is bounded: with a transport that can be refused, the rest stays with the peer's TCP, and arrives after
+// the message.
+#[test]
+pub(in crate::ndk::tests) fn much_data_behind_a_message_is_delivered() {
+    const WRITES: u64 = 100;
+    let mut bench = Bench::new(16);
+    let (active, passive) = connected(&mut bench);
+    active.fill(0, 100_000, 5);
+    active.send(1, 0, 10);
+    (0..WRITES).for_each(|n| active.write(2 + n, (0, 100_000), passive.remote(1 << 20)));
+    bench.settle();
+    assert!(passive.content(1 << 20, 100_000).iter().all(|byte| *byte == 0));
+    passive.receive(11, 0, 10);
+    bench.settle();
+    assert_eq!(active.poll().len() as u64, 1 + WRITES);
+    assert!(passive.content(1 << 20, 100_000) == pattern(100_000, 5));
+}
+
+// What has arrived before the peer's FIN still completes, if this end has no requests that the peer would have to
+// execute.
+#[test]
+pub(in crate::ndk::tests) fn waiting_messages_of_a_closed_peer() {
+    for has_request in [false, true] {
+        let mut bench = Bench::new(17);
+        let (mut active, passive) = connected(&mut bench);
+        active.send(1, 0, 10);
+        bench.settle();
+        active.destroy();
+        bench.settle();
+        assert_eq!(passive.state(), QpState::Connected);
+        if has_request {
+            passive.send(5, 0, 10);
+            bench.settle();
+            assert_eq!(passive.state(), QpState::Lost);
+        }
+        passive.receive(11, 0, 10);
+        bench.settle();
+        assert_eq!(passive.state(), QpState::Lost);
+        let expected = if has_request { Vec::new() } else { Vec::from(success([11])) };
+        assert_eq!(passive.outcomes(), expected);
+    }
+}
