@@ -2,8 +2,9 @@
 //!
 //! The command creates a directory with the names of both libraries, which refer to flue's library, and prepends it to
 //! LD_LIBRARY_PATH. It adds objects to LD_PRELOAD for programs that ignore LD_LIBRARY_PATH, and for a RoCE device the
-//! library that redirects the device's files ([`files`]). Then it executes the program. So the program keeps process id, descriptors, signals and exit status, and nothing is printed. With `--tap`
-//! or `--verbose` the command remains as the program's parent instead (`launcher`).
+//! library that redirects the device's files (`files`). Then it executes the program. So the program keeps process id,
+//! descriptors, signals and exit status, and nothing is printed. With `--tap` or `--verbose` the command remains as the
+//! program's parent instead (`launcher`).
 
 mod directory;
 mod files;

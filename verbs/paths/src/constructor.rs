@@ -10,8 +10,7 @@ extern "C" fn prepare() {
     }
 }
 
-// SAFETY: the loader calls the functions in this section with the C ABI. Libraries that are initialized earlier may call
-// the functions before.
+// SAFETY: the loader calls the functions in this section with the C ABI.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = prepare;

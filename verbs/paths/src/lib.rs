@@ -6,9 +6,9 @@
 //! with the path in the directory; any other path is passed on to the next definition of the function, which is libc's
 //! or that of another preloaded library.
 //!
-//! The functions run before the constructors of other libraries, in allocators, in signal handlers and between vfork and
-//! exec. So they allocate nothing, take no lock, start no thread, and do not change `errno`. Not reached: static
-//! programs, direct system calls, and calls inside libc, such as those of glob(3).
+//! The functions run before the constructors of this and other libraries, in allocators, in signal handlers and between
+//! vfork and exec. So they allocate nothing, take no lock, start no thread, and do not change `errno`. Not reached:
+//! static programs, direct system calls, and calls inside libc, such as those of glob(3).
 //!
 //! [`settings::FILES`]: flue_verbs_abi::settings::FILES
 
