@@ -7,7 +7,8 @@
 //!
 //! Atomic Operations and Immediate Data are those of RFC 7306; an implementation that does not support them rejects
 //! them as unexpected opcodes. The same holds for two private messages, the acknowledgment and the Send with immediate
-//! data, which only queue pairs of reliable connected service exchange. Limits: a message is shorter than 2^32 octets (DDP-5.2-2). This module buffers no data.
+//! data, which only queue pairs of reliable connected service exchange. Limits: a message is shorter than 2^32 octets
+//! (DDP-5.2-2). This module buffers no data.
 #![forbid(unsafe_code)]
 
 use core::fmt;

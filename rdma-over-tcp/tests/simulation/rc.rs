@@ -1,8 +1,8 @@
 //! Queue pairs of reliable connected service on an impaired network, in half of the seeds with migrations.
 //!
 //! Each end sends random requests to the other, which posts its receives late, and in some seeds before the connection
-//! exists. A completion means that the peer has executed the request: its effect is checked at that time. Directly after
-//! its last completion one end is destroyed. The other one has completed all of its requests then.
+//! exists. A completion means that the peer has executed the request: its effect is checked at that time. One end is
+//! destroyed directly after its last completion. The other one then completes all of its requests.
 
 use std::net::SocketAddr;
 
@@ -199,16 +199,16 @@ pub(crate) fn run(seed: u64) {
     bench.run(|| accepted.is_done()).unwrap();
     assert_eq!(accepted.take(), Some(NtStatus::SUCCESS), "seed {seed}");
     let done = bench.run(|| {
-        for at in 0..2 {
+        for (at, rest) in receives_rest.iter_mut().enumerate() {
             let (side, peer) = if at == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
             if side.posted < REQUESTS && once_in(rng, 3) {
                 side.post(peer);
             }
             side.poll(tag, peer);
-            receives_rest[at] = receives_rest[at].saturating_sub(1);
-            if side.receives_posted < peer.sends().count() && receives_rest[at] == 0 {
+            *rest = rest.saturating_sub(1);
+            if side.receives_posted < peer.sends().count() && *rest == 0 {
                 side.post_receive();
-                receives_rest[at] = draw(rng, 40);
+                *rest = draw(rng, 40);
             }
         }
         // One end is destroyed with its last completion: the other one may still wait for its acknowledgments.

@@ -121,8 +121,8 @@ impl End {
     }
 }
 
-/// Connects a queue pair of the first adapter with one of the second, at `server`, for traffic of `operation`. `step` runs
-/// both nodes.
+/// Connects a queue pair of the first adapter with one of the second, at `server`, for traffic of `operation`. `step`
+/// runs both nodes.
 ///
 /// # Errors
 /// If an object cannot be created.

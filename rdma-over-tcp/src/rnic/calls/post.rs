@@ -120,10 +120,10 @@ impl Rnic {
     ///
     /// # Errors
     /// For every request: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in [`QpState::Connected`], see
-    /// [`ErrorStatePosts`] and [`Rnic::allow_sends`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`], [`VerbError::TooLong`],
-    /// [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For a Read or an atomic:
-    /// [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or immediate data:
-    /// [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: an operation of another
+    /// [`ErrorStatePosts`] and [`Rnic::allow_sends`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`],
+    /// [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For
+    /// a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or
+    /// immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: an operation of another
     /// [`QpService`](crate::rnic::QpService), or not the data that [`Operation`] specifies.
     // Inlined so that the operation is not copied: most operations are smaller than the largest one.
     #[inline(always)]

@@ -43,8 +43,9 @@ impl Rnic {
         Ok(())
     }
 
-    /// Allows posts to the send queue of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that is not connected,
-    /// until it is reset. The requests are sent in order once it is connected, and count for the depth of the queue.
+    /// Allows posts to the send queue of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that is not
+    /// connected, until it is reset. The requests are sent in order once it is connected, and count for the depth of
+    /// the queue.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: another service.
@@ -53,8 +54,8 @@ impl Rnic {
         Ok(())
     }
 
-    /// Holds the requests of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that have not started, or starts
-    /// them again. Posts are accepted in both cases. A reset ends the hold.
+    /// Holds the requests of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that have not started, or
+    /// starts them again. Posts are accepted in both cases. A reset ends the hold.
     ///
     /// # Errors
     /// As [`Rnic::allow_sends`].
@@ -72,9 +73,9 @@ impl Rnic {
         qp.sends.begun() == 0 && !stream.is_some_and(Stream::is_cutting_request)
     }
 
-    /// Sets the parameters of the peer's requests, in any state. The parameters of a message that waits for a receive do
-    /// not change. For a new connection they are set before [`Rnic::accept`] or [`Rnic::complete_connect`]. By default,
-    /// and after a reset, messages wait without a limit.
+    /// Sets the parameters of the peer's requests, in any state. The parameters of a message that waits for a receive
+    /// do not change. For a new connection they are set before [`Rnic::accept`] or [`Rnic::complete_connect`]. By
+    /// default, and after a reset, messages wait without a limit.
     ///
     /// # Errors
     /// As [`Rnic::allow_sends`].
@@ -83,9 +84,9 @@ impl Rnic {
         Ok(())
     }
 
-    /// Sets the rights of the peer's Writes, Reads and atomics at a queue pair of any service, in any state, in addition
-    /// to the rights of the memory. By default, and after a reset, the peer has all of them. Local rights are ignored. A
-    /// request without the right fails as [`WcStatus::RemoteInvalidRequest`] at a peer of
+    /// Sets the rights of the peer's Writes, Reads and atomics at a queue pair of any service, in any state, in
+    /// addition to the rights of the memory. By default, and after a reset, the peer has all of them. Local rights are
+    /// ignored. A request without the right fails as [`WcStatus::RemoteInvalidRequest`] at a peer of
     /// [`QpService::Rc`](crate::rnic::QpService), and ends the connection.
     ///
     /// # Errors
@@ -118,10 +119,10 @@ impl Rnic {
         Ok(())
     }
 
-    /// Creates the twin of a queue pair of [`QpService::Rc`](crate::rnic::QpService): the passive end of a connection of
-    /// the queue pair to itself. Messages to the twin take receives of the queue pair, and complete them with its
-    /// identifier and context. Domain, completion queues and rights are those of the queue pair at the time of the call.
-    /// Nothing is posted to the twin.
+    /// Creates the twin of a queue pair of [`QpService::Rc`](crate::rnic::QpService): the passive end of a connection
+    /// of the queue pair to itself. Messages to the twin take receives of the queue pair, and complete them with its
+    /// identifier and context. Domain, completion queues and rights are those of the queue pair at the time of the
+    /// call. Nothing is posted to the twin.
     ///
     /// A close of the queue pair pends until the twin is closed.
     ///

@@ -65,9 +65,9 @@ impl Rnic {
         (result, urgency)
     }
 
-    /// Schedules all queue pairs whose messages wait for a receive of a queue that is not their own. The longest waiting one alone is
-    /// not sufficient: it may be about to fail, or another one may be served before it. Those without a receive
-    /// continue to wait.
+    /// Schedules all queue pairs whose messages wait for a receive of a queue that is not their own. The longest
+    /// waiting one alone is not sufficient: it may be about to fail, or another one may be served before it. Those
+    /// without a receive continue to wait.
     #[inline]
     pub(crate) fn schedule_waiting(&mut self, queue: ReceiveQueueId) -> Urgency {
         let queue = self.objects.receive_queues.get_mut(queue);

@@ -21,7 +21,7 @@ pub enum QpService {
     /// - A connection that ends without an error leaves the queue pair in
     ///   [`QpState::Lost`](crate::rnic::QpState::Lost).
     /// - The consumer's own end of a connection (close, reset, break) is a FIN after the acknowledgments that are due.
-    /// - RFC 7306 is always supported. [`Operation::SendImmediate`](crate::rnic::Operation::SendImmediate) is supported,
+    /// - RFC 7306 is always supported. So is [`Operation::SendImmediate`](crate::rnic::Operation::SendImmediate);
     ///   [`Operation::Immediate`](crate::rnic::Operation::Immediate) alone is not.
     /// - A failed connection attempt leaves the queue pair idle, with its receives and its requests.
     Rc,

@@ -95,7 +95,7 @@ impl Stream {
         }
         self.act(objects, config, io);
         let taken = data.len() - rest.len();
-        // The wait may have ended in this call: the transport does not know of the refused data yet.
+        // If the wait has ended in this call, the transport does not deliver the refused data again.
         match self.waiting.as_ref().is_some_and(|waiting| waiting.is_full()) || rest.is_empty() {
             true => taken,
             false => taken + self.receive(objects, config, io, rest),

@@ -78,7 +78,7 @@ impl Stream {
         config: &Config,
         io: &mut impl LlpStream,
     ) {
-        self.deadline.get_or_insert(io.now() + config.disconnect_timeout);
+        self.deadline.get_or_insert_with(|| io.now() + config.disconnect_timeout);
         io.resume_receive();
         if let (Phase::Operating(operation), Some(user)) = (&mut self.phase, self.drained_user)
             && operation.transmitter.drain(user, &objects.regions, io) == TransmitOutcome::Full
@@ -158,8 +158,8 @@ impl Stream {
         self.detach();
     }
 
-    /// Ends the stream after a failed request of the peer. The responses to earlier requests, and an acknowledgment with
-    /// the status of the failed one, precede the Terminate.
+    /// Ends the stream after a failed request of the peer. The responses to earlier requests and an acknowledgment with
+    /// the status of the failed one precede the Terminate.
     pub(super) fn fail_request_of_peer(
         &mut self,
         objects: &mut Objects,

@@ -22,6 +22,7 @@
 //! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So the copies remain in the CPU cache
 //! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
 
+mod acknowledge;
 mod acknowledgments;
 mod drain;
 mod fpdus;

@@ -36,7 +36,7 @@ fn completion_follows_execution() {
 
 // Requests wait for their acknowledgment in the send queue, and count for its depth.
 #[test]
-pub(in crate::ndk::tests) fn unacknowledged_requests_count_as_posted() {
+pub(super) fn unacknowledged_requests_count_as_posted() {
     let mut bench = Bench::new(4);
     let (active, passive) = connected(&mut bench);
     let room = || active.adapter.with(|rnic, _| rnic.send_queue_room(active.qp));
@@ -74,7 +74,7 @@ fn acknowledgments_are_shared() {
 // Immediate data is delivered as it is. A Write with immediate data reports the length of the Write and leaves the
 // receive's memory unchanged; a Send with immediate data places its payload.
 #[test]
-pub(in crate::ndk::tests) fn immediate_data() {
+pub(super) fn immediate_data() {
     let mut bench = Bench::new(6);
     let (active, passive) = connected(&mut bench);
     active.fill(0, 100_000, 1);
@@ -142,7 +142,7 @@ pub(in crate::ndk::tests) fn immediate_data() {
 
 // Atomics and Reads complete in order with the requests before them.
 #[test]
-pub(in crate::ndk::tests) fn reads_and_atomics_complete_in_order() {
+pub(super) fn reads_and_atomics_complete_in_order() {
     let mut bench = Bench::new(7);
     let (active, passive) = connected(&mut bench);
     passive.fill(0, 50_000, 4);
@@ -162,7 +162,7 @@ pub(in crate::ndk::tests) fn reads_and_atomics_complete_in_order() {
 // Requests posted before the connection are refused until they are allowed, queued in order from then on, and sent once
 // the queue pair is connected, at both ends. The first of them is reported.
 #[test]
-pub(in crate::ndk::tests) fn early_requests_are_queued() {
+pub(super) fn early_requests_are_queued() {
     let mut bench = Bench::new(8);
     let (mut active, mut passive) = (End::new(&bench, 0), End::new(&bench, 1));
     for (end, peer) in [(&active, &passive), (&passive, &active)] {
@@ -202,9 +202,9 @@ pub(in crate::ndk::tests) fn early_requests_are_queued() {
 
 // A queue pair connected to itself: requests arrive at the twin, and take receives of the queue pair.
 #[test]
-pub(in crate::ndk::tests) fn twin_receives_for_the_queue_pair() {
+pub(super) fn twin_receives_for_the_queue_pair() {
     let mut bench = Bench::new(9);
-    // The passive end is on the other node: a twin of a queue pair there stands for both ends of a loop.
+    // The active end is another queue pair. The twin does not depend on it.
     let (mut active, mut passive) = (End::new(&bench, 0), End::new(&bench, 1));
     let original = passive.qp;
     let twin = passive.adapter.with(|rnic, _| rnic.create_twin(original)).unwrap();

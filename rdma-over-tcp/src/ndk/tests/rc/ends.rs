@@ -7,7 +7,7 @@ use super::*;
 // A queue pair that is destroyed, reset or broken directly after its last completion has acknowledged it. The peer is
 // lost: its receives stay posted, its completed requests have succeeded, and it reports no error.
 #[test]
-pub(in crate::ndk::tests) fn last_acknowledgment_arrives() {
+pub(super) fn last_acknowledgment_arrives() {
     for end in 0..3 {
         for seed in 0..4 {
             let mut bench = Bench::new(40 + seed);
@@ -55,7 +55,7 @@ fn responses_precede_the_fin() {
 
 // A lost queue pair queues requests, and reports the first one. It fails when the consumer gives up.
 #[test]
-pub(in crate::ndk::tests) fn lost_queue_pairs_queue_requests() {
+pub(super) fn lost_queue_pairs_queue_requests() {
     let mut bench = Bench::new(46);
     let (active, mut passive) = connected(&mut bench);
     active.receive(11, 0, 10);
@@ -88,7 +88,7 @@ pub(in crate::ndk::tests) fn lost_queue_pairs_queue_requests() {
 
 // A Write with immediate data that fails is one completion.
 #[test]
-pub(in crate::ndk::tests) fn failed_write_with_immediate_data_completes_once() {
+pub(super) fn failed_write_with_immediate_data_completes_once() {
     let bench = Bench::new(47);
     let active = End::new(&bench, 0);
     active.adapter.with(|rnic, _| rnic.allow_sends(active.qp)).unwrap();
@@ -138,7 +138,7 @@ fn resets_and_timeouts_are_silent() {
 // An attempt that ends before the first message leaves both queue pairs as if it was never made, and the next attempt
 // succeeds.
 #[test]
-pub(in crate::ndk::tests) fn failed_attempts_leave_the_queue_pair_idle() {
+pub(super) fn failed_attempts_leave_the_queue_pair_idle() {
     let mut bench = Bench::new(49);
     let (mut active, mut passive) = (End::new(&bench, 0), End::new(&bench, 1));
     let server = bench.server;
@@ -172,7 +172,7 @@ pub(in crate::ndk::tests) fn failed_attempts_leave_the_queue_pair_idle() {
 
 // A queue pair that was reset is connected again, with new numbers of messages.
 #[test]
-pub(in crate::ndk::tests) fn reset_queue_pairs_are_connected_again() {
+pub(super) fn reset_queue_pairs_are_connected_again() {
     let mut bench = Bench::new(50);
     let (mut active, mut passive) = (End::new(&bench, 0), End::new(&bench, 1));
     let server = bench.server;
@@ -200,7 +200,7 @@ pub(in crate::ndk::tests) fn reset_queue_pairs_are_connected_again() {
 
 // A disconnect ends the connection after the requests are executed.
 #[test]
-pub(in crate::ndk::tests) fn disconnect_follows_the_execution() {
+pub(super) fn disconnect_follows_the_execution() {
     let mut bench = Bench::new(51);
     let (active, passive) = connected(&mut bench);
     active.write(1, (0, 100_000), passive.remote(0));

@@ -140,9 +140,10 @@ const CASES: [Case; 12] = [
 ];
 
 // Each error fails the request that caused it, with the status that the peer has determined. Requests before it have
-// succeeded; those after it are flushed. Also while the requests are in one pass of the peer, and with a Read among them.
+// succeeded; those after it are flushed. Also while the requests are in one pass of the peer, and with a Read among
+// them.
 #[test]
-pub(in crate::ndk::tests) fn failed_requests_have_exact_statuses() {
+pub(super) fn failed_requests_have_exact_statuses() {
     for Case { name, operation, length, prepare, status, error, receive } in CASES {
         for seed in 0..4 {
             let mut bench = Bench::new(20 + seed);
@@ -180,7 +181,7 @@ pub(in crate::ndk::tests) fn failed_requests_have_exact_statuses() {
 
 // A request that fails at its own end sends nothing: the peer is lost, not in error.
 #[test]
-pub(in crate::ndk::tests) fn local_failures_do_not_reach_the_peer() {
+pub(super) fn local_failures_do_not_reach_the_peer() {
     for is_large in [false, true] {
         let mut bench = Bench::new(30);
         let (active, passive) = connected(&mut bench);
@@ -203,7 +204,7 @@ pub(in crate::ndk::tests) fn local_failures_do_not_reach_the_peer() {
 
 // A Read beyond the peer's limit of 0 is sent, and fails there.
 #[test]
-pub(in crate::ndk::tests) fn reads_of_a_peer_without_reads() {
+pub(super) fn reads_of_a_peer_without_reads() {
     let mut bench = Bench::new(31);
     let (mut active, mut passive) = (End::new(&bench, 0), End::new(&bench, 1));
     passive.limits = ReadLimit::default();

@@ -1,10 +1,10 @@
 //! Queue pairs of reliable connected service (`QpService::Rc`), directly on the adapter.
 
-pub(in crate::ndk::tests) mod completions;
-pub(in crate::ndk::tests) mod ends;
-pub(in crate::ndk::tests) mod errors;
+mod completions;
+mod ends;
+mod errors;
 mod hostile;
-pub(in crate::ndk::tests) mod receives;
+mod receives;
 
 use std::{
     boxed::Box,
@@ -293,4 +293,43 @@ fn connected(bench: &mut Bench) -> (End, End) {
     let server = bench.server;
     connect_at(bench, &mut active, &mut passive, server);
     (active, passive)
+}
+
+/// The tests over kernel sockets.
+mod sockets {
+    macro_rules! tests {
+        ($($module:ident: $($test:ident)*;)*) => {
+            $($(#[test]
+            fn $test() {
+                super::super::kernel::run(super::$module::$test);
+            })*)*
+        };
+    }
+
+    tests! {
+        completions:
+            unacknowledged_requests_count_as_posted
+            immediate_data
+            reads_and_atomics_complete_in_order
+            early_requests_are_queued
+            twin_receives_for_the_queue_pair;
+        receives:
+            retries_end_the_wait
+            no_retries_and_unlimited_retries
+            responses_overtake_waiting_messages
+            sender_pauses
+            much_data_behind_a_message_is_delivered
+            waiting_messages_of_a_closed_peer;
+        errors:
+            failed_requests_have_exact_statuses
+            local_failures_do_not_reach_the_peer
+            reads_of_a_peer_without_reads;
+        ends:
+            last_acknowledgment_arrives
+            lost_queue_pairs_queue_requests
+            failed_write_with_immediate_data_completes_once
+            failed_attempts_leave_the_queue_pair_idle
+            reset_queue_pairs_are_connected_again
+            disconnect_follows_the_execution;
+    }
 }

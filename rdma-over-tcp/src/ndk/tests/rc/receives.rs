@@ -9,7 +9,7 @@ const TIMER: Duration = Duration::from_millis(100);
 // A message waits while the peer's retries permit, and later requests wait with it. Then it is executed, or its request
 // fails. The receiver stays usable: its receives remain, and no error is reported.
 #[test]
-pub(in crate::ndk::tests) fn retries_end_the_wait() {
+pub(super) fn retries_end_the_wait() {
     let mut bench = Bench::new(11);
     let (active, passive) = connected(&mut bench);
     passive.set_peer(Some(3), TIMER);
@@ -39,7 +39,7 @@ pub(in crate::ndk::tests) fn retries_end_the_wait() {
 
 // Without retries a message without a receive fails at once; with unlimited retries it waits for longer than any timer.
 #[test]
-pub(in crate::ndk::tests) fn no_retries_and_unlimited_retries() {
+pub(super) fn no_retries_and_unlimited_retries() {
     let mut bench = Bench::new(12);
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 10);
@@ -59,7 +59,7 @@ pub(in crate::ndk::tests) fn no_retries_and_unlimited_retries() {
 // Both ends have a message that waits, and depend on their own Reads: the responses are processed although they are
 // behind the message, and so are the acknowledgments of earlier messages.
 #[test]
-pub(in crate::ndk::tests) fn responses_overtake_waiting_messages() {
+pub(super) fn responses_overtake_waiting_messages() {
     let mut bench = Bench::new(13);
     let (active, passive) = connected(&mut bench);
     for (end, peer) in [(&active, &passive), (&passive, &active)] {
@@ -84,7 +84,7 @@ pub(in crate::ndk::tests) fn responses_overtake_waiting_messages() {
 
 // While a message waits, its sender starts no more requests.
 #[test]
-pub(in crate::ndk::tests) fn sender_pauses() {
+pub(super) fn sender_pauses() {
     let mut bench = Bench::new(14);
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 10);
@@ -122,7 +122,7 @@ fn wait_outlasts_a_stopped_process() {
 // The kept data is bounded: with a transport that can be refused, the rest stays with the peer's TCP, and arrives after
 // the message.
 #[test]
-pub(in crate::ndk::tests) fn much_data_behind_a_message_is_delivered() {
+pub(super) fn much_data_behind_a_message_is_delivered() {
     const WRITES: u64 = 100;
     let mut bench = Bench::new(16);
     let (active, passive) = connected(&mut bench);
@@ -140,7 +140,7 @@ pub(in crate::ndk::tests) fn much_data_behind_a_message_is_delivered() {
 // What has arrived before the peer's FIN still completes, if this end has no requests that the peer would have to
 // execute.
 #[test]
-pub(in crate::ndk::tests) fn waiting_messages_of_a_closed_peer() {
+pub(super) fn waiting_messages_of_a_closed_peer() {
     for has_request in [false, true] {
         let mut bench = Bench::new(17);
         let (mut active, passive) = connected(&mut bench);
