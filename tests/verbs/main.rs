@@ -12,6 +12,7 @@ mod launch;
 mod loader;
 mod migration;
 mod options;
+mod paths;
 mod programs;
 mod rdma_io;
 mod releases;

@@ -235,7 +235,12 @@ fn programs_run_without_privileges() {
         return;
     }
     let scratch = Scratch::new();
-    let copies = [(FLUE.into(), "flue"), (library(), "libflue_verbs.so")];
+    let paths = "libflue_verbs_paths.so";
+    let copies = [
+        (FLUE.into(), "flue"),
+        (library(), "libflue_verbs.so"),
+        (library().with_file_name(paths), paths),
+    ];
     for (from, name) in copies {
         fs::copy(from, scratch.file(name)).expect("a copied program");
     }

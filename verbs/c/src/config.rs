@@ -14,7 +14,7 @@ use flue_adapter::{AdapterOptions, DeviceKind, control::server::Control};
 use flue_verbs_core::{
     device::Device,
     fatal::{report_link_loss, reset_connections},
-    identity::Identity,
+    identity::{Identity, addresses_of_machine},
     process::generation,
     usage,
 };
@@ -23,7 +23,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
     guard::{self, Errno},
-    inherit, interfaces,
+    inherit,
     log::LogFile,
     settings::Settings,
 };
@@ -73,7 +73,7 @@ pub(crate) fn open_log() {
 /// Returns the identity of the device, without starting an adapter. It is fixed at the first call.
 pub(crate) fn identity() -> &'static Identity {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
-    IDENTITY.get_or_init(|| Identity::new(settings().options(), interfaces::addresses))
+    IDENTITY.get_or_init(|| Identity::new(settings().options(), addresses_of_machine))
 }
 
 /// Returns true if the device is a RoCE device, without starting an adapter.

@@ -1,7 +1,9 @@
 //! C interface of devices: list, names, limits, ports and their tables.
 
 use std::{
+    env,
     ffi::{c_char, c_int, c_uint},
+    os::unix::ffi::OsStrExt as _,
     ptr,
     sync::OnceLock,
 };
@@ -19,8 +21,14 @@ use flue_verbs_abi::{
         ibv_gid_type, ibv_mtu,
     },
     objects::{ibv_context, ibv_device},
+    settings,
 };
-use flue_verbs_core::{address, device::Device, gid::GidEntry, identity::Identity};
+use flue_verbs_core::{
+    address,
+    device::Device,
+    gid::GidEntry,
+    identity::{Identity, PortSpeed},
+};
 use offload_engine::fault;
 use rdma_over_tcp::rnic::Capabilities;
 
@@ -38,37 +46,6 @@ const DEVICE_BYTES: usize = 1024;
 /// Vendor: a locally administered OUI, "flu".
 const VENDOR: u32 = 0x66_6c75;
 
-/// Width and speed of a port in the numbers of InfiniBand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct PortSpeed {
-    width: u8,
-    speed: u8,
-    /// Product of both, in units of 100 Mbit/s.
-    effective: u64,
-}
-
-impl PortSpeed {
-    /// 1X at 25 Gbit/s, for ports without a speed, as of TCP.
-    const DEFAULT: Self = Self { width: 1, speed: 32, effective: 250 };
-
-    /// Returns the speed of an Ethernet link, as RoCE drivers of the kernel report it.
-    const fn of_ethernet(mbps: u32) -> Self {
-        match mbps {
-            0..=1000 => Self { width: 1, speed: 1, effective: 25 },
-            1001..=10_000 => Self { width: 1, speed: 8, effective: 100 },
-            10_001..=20_000 => Self { width: 2, speed: 2, effective: 200 },
-            20_001..=25_000 => Self::DEFAULT,
-            25_001..=40_000 => Self { width: 2, speed: 8, effective: 400 },
-            40_001.. => Self { width: 2, speed: 32, effective: 1000 },
-        }
-    }
-
-    fn of_device() -> Self {
-        let speed = identity().is_roce().then(|| identity().interface().mbps).flatten();
-        speed.map_or(Self::DEFAULT, Self::of_ethernet)
-    }
-}
-
 /// `phys_state` of a link that is up.
 const LINK_UP: u8 = 5;
 
@@ -84,6 +61,12 @@ fn identity() -> &'static Identity {
 /// Returns the node GUID in network order.
 fn guid() -> u64 {
     u64::from_ne_bytes(address::eui64(identity().interface().mac))
+}
+
+/// Returns the name of the character device: that of the launcher's files, so that no device of the machine has it.
+fn node() -> Vec<u8> {
+    let files = env::var_os(settings::FILES).unwrap_or_default();
+    settings::node_of(files.as_bytes()).unwrap_or(b"uverbs0").to_owned()
 }
 
 fn put(text: &[u8], into: &mut [c_char]) {
@@ -103,8 +86,9 @@ pub(crate) fn pointer() -> *mut ibv_device {
             false => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
         };
         put(NAME.to_bytes(), &mut device.name);
-        put(b"uverbs0", &mut device.dev_name);
-        put(b"/sys/class/infiniband_verbs/uverbs0", &mut device.dev_path);
+        let node = node();
+        put(&node, &mut device.dev_name);
+        put(&[&b"/sys/class/infiniband_verbs/"[..], &node].concat(), &mut device.dev_path);
         put(b"/sys/class/infiniband/flue0", &mut device.ibdev_path);
         let memory = Box::leak(vec![0_u64; DEVICE_BYTES / 8].into_boxed_slice());
         let place = memory.as_mut_ptr().cast::<ibv_device>();
@@ -271,7 +255,7 @@ unsafe fn write_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<
     found.max_msg_sz = config::device()?.limits().transfer_bytes_max;
     found.pkey_tbl_len = 1;
     found.max_vl_num = 1;
-    let PortSpeed { width, speed, effective: _ } = PortSpeed::of_device();
+    let PortSpeed { width, speed, effective: _ } = identity().port_speed();
     (found.active_width, found.active_speed) = (width, speed);
     found.phys_state = LINK_UP;
     found.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
@@ -314,7 +298,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     guard::status(|| {
         check_port(port)?;
         // SAFETY: the program passes writable memory for it.
-        unsafe { speed.write(PortSpeed::of_device().effective) };
+        unsafe { speed.write(identity().port_speed().effective) };
         Ok(())
     })
 }
@@ -491,24 +475,4 @@ pub(crate) extern "C" fn ibv_read_sysfs_file(
     _size: usize,
 ) -> c_int {
     guard::done(|| Err(Errno(libc::ENOENT)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Gbit/s of a lane times lanes, as programs compute it.
-    #[test]
-    fn ethernet_speed_has_width_and_speed() {
-        let shown = |mbps| {
-            let PortSpeed { width, speed, effective } = PortSpeed::of_ethernet(mbps);
-            (width, speed, effective)
-        };
-        assert_eq!(shown(1000), (1, 1, 25));
-        assert_eq!(shown(10_000), (1, 8, 100));
-        assert_eq!(shown(20_000), (2, 2, 200));
-        assert_eq!(shown(25_000), (1, 32, 250));
-        assert_eq!(shown(40_000), (2, 8, 400));
-        assert_eq!(shown(100_000), (2, 32, 1000));
-    }
 }

@@ -27,7 +27,6 @@ mod fatal;
 mod fork;
 mod guard;
 mod inherit;
-mod interfaces;
 mod log;
 mod mr;
 mod mw;

@@ -8,6 +8,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use flue_adapter::NodeOptions;
+use flue_network::InterfaceAddress;
 
 /// Maximum number of entries; `sgid_index` is an octet.
 const ENTRIES_MAX: usize = 255;
@@ -44,19 +45,6 @@ impl Gid {
     pub const fn is_link_local(self) -> bool {
         Ipv6Addr::from_octets(self.0).is_unicast_link_local()
     }
-}
-
-/// Address of an interface of this machine.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InterfaceAddress {
-    /// Address.
-    pub ip: IpAddr,
-    /// Name of the interface.
-    pub name: String,
-    /// Index of the interface.
-    pub index: u32,
-    /// True for the loopback interface.
-    pub is_loopback: bool,
 }
 
 /// Entry of the table.

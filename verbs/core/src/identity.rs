@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use flue_adapter::{AdapterOptions, DeviceKind};
+use flue_network::{InterfaceAddress, Netlink};
 
 use crate::{
     address::{self, Interface},
-    gid::{GidEntry, GidTable, InterfaceAddress},
+    gid::{GidEntry, GidTable},
 };
 
 /// Octets of an interface's MTU that IP, UDP and InfiniBand headers of a RoCE adapter take.
@@ -20,6 +21,41 @@ const MTU_NUMBERS: std::ops::RangeInclusive<u8> = 1..=5;
 pub fn mtu_number(bytes: u32) -> u8 {
     let fits = |number: &u8| 128 << *number <= bytes;
     MTU_NUMBERS.rev().find(fits).unwrap_or(*MTU_NUMBERS.start())
+}
+
+/// Width and speed of a port in the numbers of InfiniBand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortSpeed {
+    /// Width, `IBV_WIDTH_*`.
+    pub width: u8,
+    /// Speed of a lane, `IBV_SPEED_*`.
+    pub speed: u8,
+    /// Product of both, in units of 100 Mbit/s.
+    pub effective: u64,
+}
+
+impl PortSpeed {
+    /// 1X at 25 Gbit/s, for ports without a speed, as of TCP.
+    pub const DEFAULT: Self = Self { width: 1, speed: 32, effective: 250 };
+
+    /// Returns the speed of an Ethernet link, as RoCE drivers of the kernel report it.
+    const fn of_ethernet(mbps: u32) -> Self {
+        match mbps {
+            0..=1000 => Self { width: 1, speed: 1, effective: 25 },
+            1001..=10_000 => Self { width: 1, speed: 8, effective: 100 },
+            10_001..=20_000 => Self { width: 2, speed: 2, effective: 200 },
+            20_001..=25_000 => Self::DEFAULT,
+            25_001..=40_000 => Self { width: 2, speed: 8, effective: 400 },
+            40_001.. => Self { width: 2, speed: 32, effective: 1000 },
+        }
+    }
+}
+
+/// Returns the addresses of interfaces that are up. Without them, for lack of memory or descriptors, the list is empty.
+#[must_use]
+pub fn addresses_of_machine() -> Vec<InterfaceAddress> {
+    let found = Netlink::open().and_then(|mut netlink| netlink.addresses());
+    found.unwrap_or_default()
 }
 
 /// Function that lists the addresses of interfaces that are up.
@@ -74,6 +110,13 @@ impl Identity {
             DeviceKind::Iwarp => mtu_number(self.interface.mtu),
             DeviceKind::Roce => mtu_number(self.interface.mtu.saturating_sub(ROCE_HEADER_BYTES)),
         }
+    }
+
+    /// Returns the active speed of the port.
+    #[must_use]
+    pub fn port_speed(&self) -> PortSpeed {
+        let speed = self.is_roce().then_some(self.interface.mbps).flatten();
+        speed.map_or(PortSpeed::DEFAULT, PortSpeed::of_ethernet)
     }
 
     /// Returns the GID table, with the entries of removed addresses.
@@ -157,5 +200,20 @@ mod tests {
         assert_eq!(identity.current_gids(), [None, second]);
         identity.list = None;
         assert_eq!(identity.current_gids(), [identity.gids().get(0), second]);
+    }
+
+    // Gbit/s of a lane times lanes, as programs compute it.
+    #[test]
+    fn ethernet_speed_has_width_and_speed() {
+        let shown = |mbps| {
+            let PortSpeed { width, speed, effective } = PortSpeed::of_ethernet(mbps);
+            (width, speed, effective)
+        };
+        assert_eq!(shown(1000), (1, 1, 25));
+        assert_eq!(shown(10_000), (1, 8, 100));
+        assert_eq!(shown(20_000), (2, 2, 200));
+        assert_eq!(shown(25_000), (1, 32, 250));
+        assert_eq!(shown(40_000), (2, 8, 400));
+        assert_eq!(shown(100_000), (2, 32, 1000));
     }
 }
