@@ -6,6 +6,8 @@
 //! its test reports that and passes; in CI it fails.
 
 mod addresses;
+mod connect;
+mod crates;
 mod differences;
 mod group;
 mod launch;
@@ -25,6 +27,7 @@ mod suites;
 mod table;
 mod tap;
 mod test_bed;
+mod ucx;
 
 use std::path::PathBuf;
 

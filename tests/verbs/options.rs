@@ -257,6 +257,7 @@ fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
             let [line] = lines[..] else { panic!("expected one line: {log}\n{}", server.report()) };
             let has = |text: &str| line.contains(text);
             assert!(has("ibv_modify_qp to RTR: ") && has("librdmacm") && has("-R"), "{line}");
+            assert!(has("--device roce"), "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Placement of a test's programs: on kernel sockets of one network namespace, or on two nodes there.
+//! Placement of a test's programs: on kernel sockets of one network namespace, or on two nodes there; and their device.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,24 @@ use crate::{FLUE, library, machine};
 
 /// Time limit for a program's end or a listener.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Device of `flue run --device`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Device {
+    Iwarp,
+    /// For programs that connect their own queue pairs.
+    Roce,
+}
+
+impl Device {
+    /// Options of `flue run`.
+    pub(crate) const fn options(self) -> &'static str {
+        match self {
+            Self::Iwarp => "--device iwarp",
+            Self::Roce => "--device roce",
+        }
+    }
+}
 
 /// Command that runs the program under flue.
 pub(crate) fn under_flue(options: &str, line: &str) -> Command {

@@ -1,0 +1,132 @@
+//! UCX on the RoCE device, by transport `rc_verbs`: `ucx_info`, and `ucx_perftest` of the protocol layer and of the
+//! transport layer. Captures of both ends contain the transferred bytes, so that another transport cannot pass.
+
+use std::fs;
+use std::time::Instant;
+
+use flue_test_support::flue::Scratch;
+use flue_test_support::needs::{Need, lacks};
+
+use crate::NEEDS;
+use crate::programs::check;
+use crate::results::{self, Programs};
+use crate::test_bed::{Device, End, LIMIT, Transport};
+
+/// TCP port of `ucx_perftest`.
+const PORT: u16 = 13337;
+
+/// Transports: UCX exchanges its addresses by `tcp`, as it otherwise does by datagrams, which flue does not have.
+const TRANSPORTS: &str = "env UCX_TLS=rc_v,tcp,self";
+
+/// Options of `ucx_perftest` for both ends, and the number of payload octets.
+type Operation = (&'static str, u64);
+
+/// Operations in every run of the tests.
+const IN_CI: &[Operation] = &[
+    ("-t tag_bw -s 65536 -n 500 -w 10", 500 << 16),
+    ("-t ucp_put_bw -s 65536 -n 500 -w 10", 500 << 16),
+];
+
+/// Operations of `tests/verbs/run`.
+const LONG: &[Operation] = &[
+    ("-t tag_lat -s 8 -n 1000 -w 10", 8000),
+    ("-t ucp_put_lat -s 8 -n 1000 -w 10", 8000),
+    ("-t ucp_get -s 65536 -n 500 -w 10", 500 << 16),
+    ("-t ucp_fadd -s 8 -n 500 -w 10", 4000),
+    ("-t ucp_swap -s 8 -n 500 -w 10", 4000),
+    ("-t ucp_cswap -s 8 -n 500 -w 10", 4000),
+    ("-t stream_bw -s 4096 -n 500 -w 10", 500 << 12),
+    ("-d flue0:1 -x rc_verbs -t am_lat -s 8 -n 1000 -w 10", 8000),
+    ("-d flue0:1 -x rc_verbs -t put_bw -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
+    ("-d flue0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
+    ("-d flue0:1 -x rc_verbs -t fadd -s 8 -n 500 -w 10", 4000),
+];
+
+/// True if a prerequisite is missing, which is reported.
+fn lacks_ucx() -> bool {
+    lacks(NEEDS) || lacks(&[Need::Tool("ucx_perftest")])
+}
+
+fn transfer(transport: &Transport, order: usize, (operation, octets): Operation) {
+    let (scratch, begun) = (Scratch::new(), Instant::now());
+    let line = format!("{TRANSPORTS} ucx_perftest {operation}");
+    let capture = |end: End| scratch.file(&format!("{end:?}"));
+    let start = |end, line: &str| {
+        let options = format!("{} --pcap {}", Device::Roce.options(), capture(end).display());
+        transport.start(end, &options, line)
+    };
+    let mut server = start(End::Server, &line);
+    let listens = server.wait_for_listener(transport.host(), PORT, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let client_line = format!("{line} 127.0.0.1");
+    let mut client = start(End::Client, &client_line);
+    let ended = check(&mut client, &["Final:"]).and_then(|()| check(&mut server, &[]));
+    client.kill();
+    server.kill();
+    assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    for end in [End::Server, End::Client] {
+        let captured = fs::metadata(capture(end)).map_or(0, |file| file.len());
+        assert!(
+            captured > octets,
+            "{operation}: {captured} of {octets} octets captured at {end:?}"
+        );
+    }
+    let said = client.said();
+    let last = said.lines().find(|line| line.starts_with("Final:")).unwrap_or_default();
+    let cells: Vec<_> = last.split_whitespace().collect();
+    let seen =
+        format!("{} us, {} MB/s", cells.get(3).unwrap_or(&"-"), cells.get(5).unwrap_or(&"-"));
+    let programs = Programs {
+        order: results::UCX + 1 + order,
+        name: "ucx_perftest",
+        package: "ucx-utils",
+        options: "",
+        server: Some(&line),
+        client: &client_line,
+    };
+    results::note_on(Device::Roce, &programs, transport, &seen, begun.elapsed());
+}
+
+#[test]
+fn ucx_info_lists_transport() {
+    if lacks_ucx() {
+        return;
+    }
+    let (transport, begun) = (Transport::sockets(), Instant::now());
+    let mut ran = transport.start(End::Server, Device::Roce.options(), "ucx_info -d");
+    let ended = check(&mut ran, &["rc_verbs", "flue0:1"]);
+    ran.kill();
+    assert_eq!(ended, Ok(()), "{}", ran.report());
+    let programs = Programs {
+        order: results::UCX,
+        name: "ucx_info",
+        package: "ucx-utils",
+        options: "",
+        server: None,
+        client: "ucx_info -d",
+    };
+    let seen = "Transport: rc_verbs, Device: flue0:1";
+    results::note_on(Device::Roce, &programs, &transport, seen, begun.elapsed());
+}
+
+#[test]
+fn ucx_perftest_on_sockets() {
+    if lacks_ucx() {
+        return;
+    }
+    let long = if results::are_enabled() { LONG } else { &[] };
+    for (order, operation) in IN_CI.iter().chain(long).enumerate() {
+        transfer(&Transport::sockets(), order, *operation);
+    }
+}
+
+#[test]
+fn ucx_perftest_on_nodes() {
+    if lacks_ucx() || lacks(&[Need::Tun]) {
+        return;
+    }
+    let long = if results::are_enabled() { LONG } else { &[] };
+    for (order, operation) in IN_CI.iter().chain(long).enumerate() {
+        transfer(&Transport::nodes(), order, *operation);
+    }
+}
