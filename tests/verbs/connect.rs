@@ -157,9 +157,8 @@ fn pingpong_without_gid_is_rejected() {
         assert_eq!(ended, Ok(Some(1)), "{}", end.report());
     }
     let refused = "Failed to modify QP to RTR";
-    for end in [&server, &client] {
-        assert!(end.said().contains(refused), "{}", end.report());
-    }
+    // The server exits before it answers, so the client exits for that reason.
+    assert!(server.said().contains(refused), "{}", server.report());
     let programs = Programs {
         order: results::REFUSALS + 3,
         name: "pingpong_without_gid",
@@ -168,6 +167,6 @@ fn pingpong_without_gid_is_rejected() {
         server: Some(LINE),
         client: &client_line,
     };
-    let seen = format!("both exit with 1: {refused}");
+    let seen = format!("both exit with 1, the server after: {refused}");
     results::note_on(Device::Roce, &programs, &transport, &seen, begun.elapsed());
 }

@@ -1,6 +1,7 @@
 //! Rust crates of libibverbs, from the registry: examples and tests that connect their own queue pairs on the RoCE
 //! device. `tests/verbs/crate` builds them.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -80,6 +81,42 @@ fn run_pair(variable: &str, order: usize, line: &str) {
     results::note_on(Device::Roce, &programs, &transport, seen, begun.elapsed());
 }
 
+/// Runs the crate's test programs of these names.
+fn run_tests(variable: &str, order: usize, names: &[&str]) {
+    let Some(directory) = directory(variable) else { return };
+    let (transport, begun) = (Transport::sockets(), Instant::now());
+    for name in names {
+        let built = fs::read_dir(directory.join("target/debug/deps")).expect("built tests");
+        let is_test = |path: &PathBuf| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            file.starts_with(&format!("{name}-")) && path.extension().is_none()
+        };
+        let program = built.filter_map(|entry| Some(entry.ok()?.path())).find(is_test);
+        let program = program.unwrap_or_else(|| panic!("test {name} not built"));
+        let line = program.display().to_string();
+        let mut ran = transport.start(End::Server, Device::Roce.options(), &line);
+        let ended = check(&mut ran, &["test result: ok."]);
+        ran.kill();
+        assert_eq!(ended, Ok(()), "{name}: {}", ran.report());
+    }
+    let programs = Programs {
+        order: results::CRATES + order,
+        name: "tests",
+        package: &package(&directory),
+        options: "",
+        server: None,
+        client: &names.join(", "),
+    };
+    let seen = format!("all tests of {} programs pass", names.len());
+    results::note_on(Device::Roce, &programs, &transport, &seen, begun.elapsed());
+}
+
+#[test]
+fn sideway_tests() {
+    let names = ["test_atomic", "test_cq", "test_mr_and_cq", "test_post_send", "test_qp"];
+    run_tests(SIDEWAY, 3, &names);
+}
+
 #[test]
 fn sideway_pingpong() {
     run_pair(SIDEWAY, 0, "rc_pingpong");
@@ -92,7 +129,7 @@ fn sideway_pingpong_split() {
 
 #[test]
 fn sideway_lists_gids() {
-    run_alone(SIDEWAY, 2, "show_gids", &["flue0", "10.77.0.1", "RoCE v2"]);
+    run_alone(SIDEWAY, 2, "show_gids", &["flue0", "10.77.0.1", "RoCEv2"]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ for name in os.listdir(source):
     with packed, open(os.path.join(copies, name.removesuffix(".gz")), "wb") as copy:
         shutil.copyfileobj(packed, copy)
 
-# The port's GID is that of an iWARP device, a MAC address and zeros: the tests use it only if it is given explicitly.
+# An iWARP device has one GID, a MAC address and zeros: the tests use it only if it is given explicitly.
 sys.argv = ["run_tests.py", "--dev", "flue0", "--port", "1", "--gid", "0"]
 sys.path[:0] = [scratch, copies]
 from args_parser import parser  # noqa: E402

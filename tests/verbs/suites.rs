@@ -14,6 +14,7 @@ use crate::group::{Group, ending};
 use crate::releases;
 use crate::results::{self, Programs};
 use crate::test_bed::{Device, End, Transport, ends, under_flue};
+use crate::ucx;
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -127,7 +128,7 @@ fn tests_of_pyverbs() {
 #[test]
 fn tests_of_pyverbs_on_roce() {
     let list = format!("packaged_tests.{}.roce.txt", releases::codename());
-    run_packaged_tests(Device::Roce, &list, results::SUITES, 80);
+    run_packaged_tests(Device::Roce, &list, results::SUITES, 60);
 }
 
 // Program with which `flue bench` measures libfabric, on the verbs provider: datagrams of ofi_rxm, whose last
@@ -217,7 +218,7 @@ fn run_mpi(device: Device, words: &str, name: &str, order: usize, says: &str) {
         );
         let mut program = under_flue(&options, &line);
         // Read by UCX only.
-        program.env("UCX_TLS", "rc_v,tcp,self");
+        program.env("UCX_TLS", "rc_verbs,tcp,self");
         let mut ran = Group::start(&host, program);
         let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
         let says = format!("{says} of {ranks} ranks: results correct");
@@ -248,16 +249,29 @@ fn mpi() {
     run_mpi(Device::Iwarp, words, "ring", results::SUITES, "ring and all-to-all");
 }
 
+/// True if the release's UCX exchanges addresses by datagrams only, which is reported.
+fn lacks_ucx_addresses_by_tcp() -> bool {
+    let is_so = releases::codename() == ucx::WITHOUT_PROTOCOLS;
+    if is_so {
+        println!("skipped: UCX 1.13 exchanges addresses of queue pairs by ud_verbs only");
+    }
+    is_so
+}
+
 // Over UCX's transport rc_verbs.
 #[test]
 fn mpi_over_ucx() {
-    let words = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
-    run_mpi(Device::Roce, words, "ring", results::SUITES + 5, "ring and all-to-all");
+    if !lacks_ucx_addresses_by_tcp() {
+        let words = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
+        run_mpi(Device::Roce, words, "ring", results::SUITES + 5, "ring and all-to-all");
+    }
 }
 
 // One-sided operations over UCX, which flushes them by a Write without data.
 #[test]
 fn mpi_one_sided_over_ucx() {
-    let words = "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
-    run_mpi(Device::Roce, words, "rma", results::SUITES + 6, "one-sided operations");
+    if !lacks_ucx_addresses_by_tcp() {
+        let words = "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
+        run_mpi(Device::Roce, words, "rma", results::SUITES + 6, "one-sided operations");
+    }
 }

@@ -9,37 +9,50 @@ use flue_test_support::needs::{Need, lacks};
 
 use crate::NEEDS;
 use crate::programs::check;
+use crate::releases;
 use crate::results::{self, Programs};
 use crate::test_bed::{Device, End, LIMIT, Transport};
 
 /// TCP port of `ucx_perftest`.
 const PORT: u16 = 13337;
 
-/// Transports: UCX exchanges its addresses by `tcp`, as it otherwise does by datagrams, which flue does not have.
-const TRANSPORTS: &str = "env UCX_TLS=rc_v,tcp,self";
+/// Transports. Without `ud_verbs`, for which flue has no datagrams, UCX exchanges the addresses of queue pairs by `tcp`.
+const TRANSPORTS: &str = "env UCX_TLS=rc_verbs,tcp,self";
+
+/// Release whose UCX (1.13) exchanges addresses by `ud_verbs` only. The transport layer alone runs there, with addresses
+/// that the program exchanges.
+pub(crate) const WITHOUT_PROTOCOLS: &str = "bookworm";
 
 /// Options of `ucx_perftest` for both ends, and the number of payload octets.
 type Operation = (&'static str, u64);
 
-/// Operations in every run of the tests.
+/// Operations of the transport layer in every run of the tests.
 const IN_CI: &[Operation] = &[
-    ("-t tag_bw -s 65536 -n 500 -w 10", 500 << 16),
-    ("-t ucp_put_bw -s 65536 -n 500 -w 10", 500 << 16),
+    ("-d flue0:1 -x rc_verbs -t am_lat -s 8 -n 500 -w 10", 4000),
+    ("-d flue0:1 -x rc_verbs -t put_bw -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
 ];
 
-/// Operations of `tests/verbs/run`.
-const LONG: &[Operation] = &[
+/// Operations of the transport layer of `tests/verbs/run`.
+const TRANSPORT: &[Operation] = &[
+    ("-d flue0:1 -x rc_verbs -t put_lat -s 8 -n 1000 -w 10", 8000),
+    ("-d flue0:1 -x rc_verbs -t am_bw -D zcopy -s 4096 -n 500 -w 10", 500 << 12),
+    ("-d flue0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
+    ("-d flue0:1 -x rc_verbs -t fadd -s 8 -n 500 -w 10", 4000),
+    ("-d flue0:1 -x rc_verbs -t swap -s 8 -n 500 -w 10", 4000),
+    ("-d flue0:1 -x rc_verbs -t cswap -s 8 -n 500 -w 10", 4000),
+];
+
+/// Operations of the protocol layer of `tests/verbs/run`.
+const PROTOCOLS: &[Operation] = &[
     ("-t tag_lat -s 8 -n 1000 -w 10", 8000),
+    ("-t tag_bw -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_put_lat -s 8 -n 1000 -w 10", 8000),
+    ("-t ucp_put_bw -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_get -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_fadd -s 8 -n 500 -w 10", 4000),
     ("-t ucp_swap -s 8 -n 500 -w 10", 4000),
     ("-t ucp_cswap -s 8 -n 500 -w 10", 4000),
     ("-t stream_bw -s 4096 -n 500 -w 10", 500 << 12),
-    ("-d flue0:1 -x rc_verbs -t am_lat -s 8 -n 1000 -w 10", 8000),
-    ("-d flue0:1 -x rc_verbs -t put_bw -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
-    ("-d flue0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
-    ("-d flue0:1 -x rc_verbs -t fadd -s 8 -n 500 -w 10", 4000),
 ];
 
 /// True if a prerequisite is missing, which is reported.
@@ -49,7 +62,9 @@ fn lacks_ucx() -> bool {
 
 fn transfer(transport: &Transport, order: usize, (operation, octets): Operation) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
-    let line = format!("{TRANSPORTS} ucx_perftest {operation}");
+    // Newer packages contain MPI, in which ucx_perftest otherwise starts.
+    let mode = if releases::codename() == WITHOUT_PROTOCOLS { "" } else { "-P 0 " };
+    let line = format!("{TRANSPORTS} ucx_perftest {mode}{operation}");
     let capture = |end: End| scratch.file(&format!("{end:?}"));
     let start = |end, line: &str| {
         let options = format!("{} --pcap {}", Device::Roce.options(), capture(end).display());
@@ -109,24 +124,26 @@ fn ucx_info_lists_transport() {
     results::note_on(Device::Roce, &programs, &transport, seen, begun.elapsed());
 }
 
+fn transfer_all(transport: fn() -> Transport) {
+    let is_long = results::are_enabled();
+    let has_protocols = is_long && releases::codename() != WITHOUT_PROTOCOLS;
+    let operations =
+        [IN_CI, if is_long { TRANSPORT } else { &[] }, if has_protocols { PROTOCOLS } else { &[] }];
+    for (order, operation) in operations.into_iter().flatten().enumerate() {
+        transfer(&transport(), order, *operation);
+    }
+}
+
 #[test]
 fn ucx_perftest_on_sockets() {
-    if lacks_ucx() {
-        return;
-    }
-    let long = if results::are_enabled() { LONG } else { &[] };
-    for (order, operation) in IN_CI.iter().chain(long).enumerate() {
-        transfer(&Transport::sockets(), order, *operation);
+    if !lacks_ucx() {
+        transfer_all(Transport::sockets);
     }
 }
 
 #[test]
 fn ucx_perftest_on_nodes() {
-    if lacks_ucx() || lacks(&[Need::Tun]) {
-        return;
-    }
-    let long = if results::are_enabled() { LONG } else { &[] };
-    for (order, operation) in IN_CI.iter().chain(long).enumerate() {
-        transfer(&Transport::nodes(), order, *operation);
+    if !lacks_ucx() && !lacks(&[Need::Tun]) {
+        transfer_all(Transport::nodes);
     }
 }

@@ -18,8 +18,8 @@
 #define FUNCTIONS(X) \
 	X(ibv_get_device_list) X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_open_device) X(ibv_close_device) \
 	X(ibv_get_async_event) X(ibv_ack_async_event) X(ibv_query_device) X(ibv_query_port) X(ibv_query_gid) \
-	X(ibv_query_qp) X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr) X(ibv_dereg_mr) X(ibv_create_comp_channel) \
-	X(ibv_destroy_comp_channel) X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_create_qp) X(ibv_modify_qp) \
+	X(ibv_query_qp) X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr) X(ibv_dereg_mr) \
+	X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_create_qp) X(ibv_modify_qp) \
 	X(ibv_destroy_qp) X(ibv_fork_init) X(ibv_event_type_str)
 #define POINTER(name) __typeof__(name) *name;
 static struct {
