@@ -13,7 +13,7 @@ use flue_verbs_abi::{
     enums::IBV_WC_GRH,
     objects::{ibv_ah, ibv_context, ibv_pd, ibv_qp, ibv_wc},
 };
-use flue_verbs_core::{gid::Gid, identity::Identity, qp::attributes::AddressVector};
+use flue_verbs_core::{attributes::AddressVector, gid::Gid, identity::Identity};
 
 use crate::{
     config,

@@ -30,12 +30,9 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEvents, end_events},
+    attributes::{IbvQpState, RcAttributes, RcChange, mask},
     event_queue::Acknowledgments,
-    qp::{
-        IbvQpState, Qp, QpAttributes, QpOwner, SendPoster,
-        attributes::{RcAttributes, RcChange, mask},
-        immediate,
-    },
+    qp::{Qp, QpAttributes, QpOwner, SendPoster, immediate},
 };
 use rdma_over_tcp::{
     ddp::Stag,

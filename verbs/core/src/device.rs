@@ -43,7 +43,6 @@ use crate::{
     errno::Errno,
     identity::Identity,
     process::{GENERATIONS_MAX, generation},
-    rendezvous::Rendezvous,
     sync::lock,
 };
 
@@ -77,7 +76,6 @@ pub struct Device {
     /// Number of listening identifiers.
     listening: AtomicUsize,
     identity: &'static Identity,
-    rendezvous: Rendezvous,
 }
 
 /// Device of an object. The child of a fork may take the object over; its device is then that of the child.
@@ -227,7 +225,6 @@ impl Device {
             process,
             listening,
             identity,
-            rendezvous: Rendezvous::default(),
         })
     }
 
@@ -258,9 +255,9 @@ impl Device {
         self.identity
     }
 
-    /// Returns the queue pairs that peers can dial.
-    pub(crate) const fn rendezvous(&self) -> &Rendezvous {
-        &self.rendezvous
+    /// Returns the generation of its process.
+    pub(crate) const fn generation(&self) -> usize {
+        self.generation
     }
 
     /// Returns the adapter.

@@ -11,6 +11,7 @@
 
 pub mod address;
 pub mod async_event;
+pub mod attributes;
 pub mod cm;
 pub mod completion;
 pub mod cq;

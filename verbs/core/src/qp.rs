@@ -10,20 +10,15 @@
 //! program between RESET and RTR are recorded in this file, without an effect on the core.
 //!
 //! A queue pair that a program creates on a RoCE device is created in RESET, and follows the transitions of InfiniBand
-//! ([`attributes`]). The program connects it itself ([`rendezvous`](crate::rendezvous)), or an identifier does.
-
-pub mod attributes;
+//! ([`attributes`](crate::attributes)). The program connects it itself ([`rendezvous`](crate::rendezvous)), or an identifier does.
 
 use std::{
     fmt, mem,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak, atomic::Ordering},
 };
 
 use rdma_over_tcp::{
-    error::{EndReason, ErrorNumber},
+    error::EndReason,
     rdmap::IMMEDIATE_OCTETS,
     rnic::{
         Access, Bind, CompletionRetention, Data, ErrorStatePosts, Operation, QpConfig, QpEvent,
@@ -32,10 +27,20 @@ use rdma_over_tcp::{
     },
 };
 
-use self::attributes::{RcAttributes, RcChange};
 use crate::{
-    async_event::AsyncEventKind, cq::Cq, device::Device, errno::Errno, mr::Mr, mw::Mw, pd::Pd,
-    process::Registry, rendezvous::endpoint::Endpoint, srq::Srq, sync::lock, usage,
+    async_event::{AsyncEventKind, EventNotifier, QpEventHandler, event_of},
+    attributes::{IbvQpState, RcAttributes, RcChange},
+    cq::Cq,
+    device::Device,
+    errno::Errno,
+    mr::Mr,
+    mw::Mw,
+    pd::Pd,
+    process::Registry,
+    rendezvous::{self, Endpoint},
+    srq::Srq,
+    sync::lock,
+    usage,
 };
 
 /// Queue pairs of the process.
@@ -44,39 +49,6 @@ static QPS: Registry<Qp> = Registry::new();
 /// Resets the connections of all queue pairs of this process.
 pub(crate) fn fail_all() {
     QPS.members().iter().for_each(|qp| _ = qp.fail());
-}
-
-/// State of a queue pair, `IBV_QPS_*`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum IbvQpState {
-    /// Accepts no request.
-    Reset = 0,
-    /// Accepts receives.
-    Init = 1,
-    /// Accepts receives.
-    ReadyToReceive = 2,
-    /// Accepts all requests.
-    ReadyToSend = 3,
-    /// Disconnecting.
-    Drained = 4,
-    /// Flushes all requests.
-    Error = 6,
-}
-
-impl IbvQpState {
-    /// Returns the state with this number. `None`: not a state that a program may request.
-    pub const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            0 => Self::Reset,
-            1 => Self::Init,
-            2 => Self::ReadyToReceive,
-            3 => Self::ReadyToSend,
-            4 => Self::Drained,
-            6 => Self::Error,
-            _ => return None,
-        })
-    }
 }
 
 /// Effect of `ibv_modify_qp`.
@@ -123,45 +95,6 @@ const fn merge(recorded: IbvQpState, core: QpState) -> IbvQpState {
         QpState::Idle | QpState::Connecting | QpState::Lost => recorded,
         QpState::Connected => IbvQpState::ReadyToSend,
         QpState::Error => IbvQpState::Error,
-    }
-}
-
-/// Returns the event of a connection that failed. A disconnect has none.
-pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
-    match reason {
-        // Remote protection errors of RDMAP, and tagged buffer errors of DDP.
-        EndReason::Detected(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
-            AsyncEventKind::QpAccessError
-        }
-        // Catastrophic errors of the local RDMAP and DDP: the peer's request was valid.
-        EndReason::Detected(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
-        EndReason::Detected(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
-        EndReason::Terminated(_)
-        | EndReason::TerminatedUnnumbered
-        | EndReason::Lost(_)
-        | EndReason::CqOverrun => AsyncEventKind::QpFatal,
-    }
-}
-
-/// Handler for events of a queue pair. The flag is true once the queue pair is destroyed; it is set before the
-/// withdrawal of queued events.
-pub type QpEventHandler = Box<dyn Fn(AsyncEventKind, &AtomicBool) + Send + Sync>;
-
-pub(crate) struct EventNotifier {
-    handler: QpEventHandler,
-    /// True once the queue pair is destroyed.
-    is_destroyed: AtomicBool,
-}
-
-impl fmt::Debug for EventNotifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EventNotifier {{ is_destroyed: {:?} }}", self.is_destroyed)
-    }
-}
-
-impl EventNotifier {
-    pub(crate) fn notify(&self, event: AsyncEventKind) {
-        (self.handler)(event, &self.is_destroyed);
     }
 }
 
@@ -240,7 +173,7 @@ impl Qp {
             attributes.limits.inline_data_size = most;
         }
         let number = match is_numbered(device, attributes.owner) {
-            true => Some(device.rendezvous().allocate(device)?),
+            true => Some(rendezvous::allocate_number(device)?),
             false => None,
         };
         let service = match (number, attributes.owner) {
@@ -261,14 +194,14 @@ impl Qp {
         });
         let id = created.inspect_err(|_| {
             if let Some(number) = number {
-                device.rendezvous().release(number);
+                rendezvous::release_number(device, number);
             }
         })?;
         let recorded = Mutex::new(IbvQpState::Init);
-        let notifier = Arc::new(EventNotifier { handler, is_destroyed: AtomicBool::new(false) });
+        let notifier = Arc::new(EventNotifier::new(handler));
         let endpoint = match (number, service) {
             (Some(number), QpService::Rc) => {
-                Some(Endpoint::new(device, id, number, notifier.clone()))
+                Some(rendezvous::add(device, id, number, notifier.clone()))
             }
             _ => None,
         };
@@ -299,7 +232,7 @@ impl Qp {
     /// Returns the queue pair with this number, as parameters of connection management name it.
     pub fn numbered(device: &'static Device, number: u32) -> Option<Arc<Self>> {
         let matches = |qp: &Arc<Self>| {
-            let is_live = !qp.notifier.is_destroyed.load(Ordering::Relaxed);
+            let is_live = !qp.notifier.is_destroyed();
             std::ptr::eq(qp.device, device) && qp.number() == number && is_live
         };
         QPS.members().into_iter().find(matches)
@@ -374,7 +307,7 @@ impl Qp {
     pub fn modify_rc(&self, change: &RcChange) -> Result<IbvQpState, Errno> {
         self.device.check()?;
         let endpoint = self.endpoint.as_ref().ok_or(Errno::INVAL)?;
-        let state = endpoint.modify(change)?;
+        let state = rendezvous::modify(endpoint, change)?;
         if state == IbvQpState::Reset {
             self.detach();
         }
@@ -430,14 +363,14 @@ impl Qp {
     /// As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         self.device.check()?;
-        self.notifier.is_destroyed.store(true, Ordering::Relaxed);
+        self.notifier.destroy();
         // The close may be pending until the identifier of its connection is destroyed. Its completion has no receiver.
         self.device.with(|core, _| {
             let _ = core.close_qp(self.id, CompletionRetention::Discard, Box::new(|| {}));
             match &self.endpoint {
-                Some(endpoint) => endpoint.destroy(core),
+                Some(endpoint) => rendezvous::remove(endpoint, core),
                 None if is_numbered(self.device, self.attributes.owner) => {
-                    self.device.rendezvous().release(self.number);
+                    rendezvous::release_number(self.device, self.number);
                 }
                 None => {}
             }
@@ -663,19 +596,6 @@ mod tests {
         }
         assert_eq!(change(Init, QpState::Connected, Drained), Ok(Transition::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
-        for (number, event) in [
-            ((0, 1, 2), AsyncEventKind::QpAccessError),
-            ((1, 1, 0), AsyncEventKind::QpAccessError),
-            ((1, 2, 2), AsyncEventKind::QpRequestError),
-            ((2, 0, 2), AsyncEventKind::QpRequestError),
-            ((0, 0, 0), AsyncEventKind::QpFatal),
-            ((1, 0, 0), AsyncEventKind::QpFatal),
-        ] {
-            let (layer, etype, code) = number;
-            let number = ErrorNumber { layer, etype, code };
-            assert_eq!(event_of(EndReason::Detected(number)), event);
-            assert_eq!(event_of(EndReason::Terminated(number)), AsyncEventKind::QpFatal);
-        }
         for number in 0..8 {
             if let Some(state) = IbvQpState::from_number(number) {
                 assert_eq!(state as u32, number);

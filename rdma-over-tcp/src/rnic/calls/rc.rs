@@ -54,8 +54,8 @@ impl Rnic {
         Ok(())
     }
 
-    /// Holds the requests of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that have not started, or starts
-    /// them again. Posts are accepted in both cases. A reset ends the hold.
+    /// Holds the requests of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that have not started, or
+    /// starts them again. Posts are accepted in both cases. A reset ends the hold.
     ///
     /// # Errors
     /// As [`Rnic::allow_sends`].

@@ -30,11 +30,11 @@ use flue_verbs_abi::{
     objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
 };
 use flue_verbs_core::{
+    attributes::{IbvQpState, mask as given},
     cm::{Event, EventKind, Id, PortSpace},
     device::Device,
     gid::Gid,
     mr::access,
-    qp::{IbvQpState, attributes::mask as given},
 };
 use libc::{sockaddr, sockaddr_storage};
 

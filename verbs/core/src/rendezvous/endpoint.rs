@@ -29,21 +29,18 @@ use rdma_over_tcp::{
 };
 
 use super::{
-    Request, close, numbers,
+    numbers,
     private_data::{QpDescription, Refusal, extension},
+    request::{Request, close},
     timing,
 };
 use crate::{
-    async_event::AsyncEventKind,
+    async_event::{AsyncEventKind, EventNotifier, event_of},
+    attributes::{IbvQpState, RcAttributes, RcChange, RcLimits, mask},
     device::Device,
     errno::Errno,
     gid::{Gid, GidEntry},
     mr::access,
-    qp::{
-        EventNotifier, IbvQpState,
-        attributes::{RcAttributes, RcChange, RcLimits, mask},
-        event_of,
-    },
     sync::lock,
     usage,
 };
@@ -218,13 +215,13 @@ impl Life {
 }
 
 impl Endpoint {
-    /// Adds a queue pair of the core to the rendezvous of its device.
-    pub(crate) fn new(
+    /// Creates the state of a queue pair of the core.
+    pub(super) fn new(
         device: &'static Device,
         qp: QpId,
         number: u32,
         notifier: Arc<EventNotifier>,
-    ) -> Arc<Self> {
+    ) -> Self {
         let inner = Inner {
             state: IbvQpState::Reset,
             attributes: RcAttributes::default(),
@@ -236,13 +233,16 @@ impl Endpoint {
         };
         let state = AtomicU8::new(IbvQpState::Reset as u8);
         let inner = Mutex::new(inner);
-        let endpoint = Arc::new(Self { device, qp, number, notifier, inner, state });
-        device.rendezvous().add(endpoint.clone());
-        endpoint
+        Self { device, qp, number, notifier, inner, state }
+    }
+
+    /// Returns the device.
+    pub(super) const fn device(&self) -> &'static Device {
+        self.device
     }
 
     /// Returns the QP number.
-    pub(crate) const fn number(&self) -> u32 {
+    pub(super) const fn number(&self) -> u32 {
         self.number
     }
 
@@ -291,11 +291,16 @@ impl Endpoint {
         }
     }
 
-    /// Changes state and attributes, and returns the state.
+    /// Changes state and attributes, and returns the state. `ready` is called if the queue pair is in RTR: a request may
+    /// wait for it.
     ///
     /// # Errors
     /// As [`RcChange::apply`], and `EINVAL`: the GID entry is empty; `ENETUNREACH`, `EHOSTUNREACH`: no route.
-    pub(crate) fn modify(self: &Arc<Self>, change: &RcChange) -> Result<IbvQpState, Errno> {
+    pub(super) fn modify(
+        self: &Arc<Self>,
+        change: &RcChange,
+        ready: impl FnOnce(&mut Rnic, Instant),
+    ) -> Result<IbvQpState, Errno> {
         let limits = self.device.limits();
         let limits = RcLimits {
             identity: self.device.identity(),
@@ -317,10 +322,8 @@ impl Endpoint {
                 self.enter(core, now, &mut inner, (from, to), change.mask, path)?;
                 to
             };
-            if state == IbvQpState::ReadyToReceive
-                && let Some(held) = self.device.rendezvous().take_held(self.number)
-            {
-                self.device.rendezvous().dispatch(core, now, held);
+            if state == IbvQpState::ReadyToReceive {
+                ready(core, now);
             }
             Ok(state)
         })
@@ -804,11 +807,8 @@ impl Endpoint {
         });
     }
 
-    /// Returns the life's end to the rendezvous: the queue pair is destroyed.
-    pub(crate) fn destroy(&self, core: &mut Rnic) {
+    /// Ends the connection, or its attempt: the queue pair is destroyed.
+    pub(super) fn end(&self, core: &mut Rnic) {
         lock(&self.inner).end(core);
-        if let Some(held) = self.device.rendezvous().remove(self.number) {
-            super::refuse(core, &held, Refusal::Unknown);
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! QP numbers: `k * 65536 + P`, where P is the port of a listener of this process, and k tells its queue pairs apart.
+//! QP numbers: `k * 65536 + P`, where P is the port of a listener of this process, and k the index of a
+//! queue pair of this port.
 //!
 //! Numbers of one port are used in turn, so that a number is reused as late as possible.
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::qp::attributes::RcAttributes;
+use crate::attributes::RcAttributes;
 
 /// Time from RTR to the first dial of a queue pair that does not reach RTS: the peer then gets the PSN and the retries
 /// that RTS sets.

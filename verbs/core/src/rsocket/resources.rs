@@ -21,13 +21,14 @@ use super::{
     },
 };
 use crate::{
+    attributes::IbvQpState,
     cq::Cq,
     device::Device,
     errno::Errno,
     event_queue::EventCallback,
     mr::{Mr, access, rights},
     pd::Pd,
-    qp::{IbvQpState, Qp, QpAttributes, QpOwner},
+    qp::{Qp, QpAttributes, QpOwner},
 };
 
 /// Send queue entries for control messages, in addition to those for data.

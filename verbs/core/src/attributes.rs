@@ -5,7 +5,38 @@
 
 use crate::{errno::Errno, gid::Gid, identity::Identity};
 
-use super::IbvQpState;
+/// State of a queue pair, `IBV_QPS_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum IbvQpState {
+    /// Accepts no request.
+    Reset = 0,
+    /// Accepts receives.
+    Init = 1,
+    /// Accepts receives.
+    ReadyToReceive = 2,
+    /// Accepts all requests.
+    ReadyToSend = 3,
+    /// Disconnecting.
+    Drained = 4,
+    /// Flushes all requests.
+    Error = 6,
+}
+
+impl IbvQpState {
+    /// Returns the state with this number. `None`: not a state that a program may request.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::ReadyToReceive,
+            3 => Self::ReadyToSend,
+            4 => Self::Drained,
+            6 => Self::Error,
+            _ => return None,
+        })
+    }
+}
 
 /// Bits of an attribute mask, `IBV_QP_*`.
 #[expect(missing_docs, reason = "names of the C headers")]
