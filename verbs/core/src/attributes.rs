@@ -446,8 +446,8 @@ mod tests {
         TRANSITIONS.iter().find(|it| (it.from, it.to) == (from, to))
     }
 
-    // Every pair of states, with every required bit removed and every other bit added. An alternate path is permitted by
-    // the table, but there is none.
+    // Every pair of states, with every required bit removed and every other bit added. An alternate path is permitted
+    // by the table, but there is none.
     #[test]
     fn each_transition_requires_its_attributes_and_permits_no_others() {
         for (from, to) in STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to))) {

@@ -10,7 +10,8 @@
 //! program between RESET and RTR are recorded in this file, without an effect on the core.
 //!
 //! A queue pair that a program creates on a RoCE device is created in RESET, and follows the transitions of InfiniBand
-//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does.
+//! ([`attributes`](crate::attributes)). The program connects it itself ([`rendezvous`](crate::rendezvous)), or an
+//! identifier does.
 
 use std::{
     fmt, mem,

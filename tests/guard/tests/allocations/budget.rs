@@ -120,7 +120,7 @@ const BUDGETS: [Row; 15] = [
     (rdma(Operation::FetchAdd, 8), [0.0, 1.13], [0.01, 2.7], [0.01, 6.0]),
     (rdma(Operation::Immediate, 8), [0.0, 2.26], [0.01, 5.0], [0.01, 10.0]),
     (rdma(Operation::RcSend, 64), [0.0, 2.26], [0.01, 5.0], [0.01, 10.0]),
-    (rdma(Operation::RcWrite, 64 * KIB), [0.03, 0.51], [0.01, 2.6], [0.01, 9.0]),
+    (rdma(Operation::RcWrite, 64 * KIB), [0.03, 1.26], [0.01, 4.0], [0.01, 9.0]),
 ];
 
 /// Kind of traffic, and its budget in each place, in their order.

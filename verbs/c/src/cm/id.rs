@@ -455,8 +455,8 @@ const RETRIES: u8 = 7;
 /// Hop limit of an address vector.
 const HOP_LIMIT: u8 = 64;
 
-/// Returns the attributes of a queue pair of the program on a RoCE device, and their mask. The destination has QP number
-/// 0: the identifier connects the queue pair.
+/// Returns the attributes of a queue pair of the program on a RoCE device, and their mask. The destination has QP
+/// number 0: the identifier connects the queue pair.
 fn roce_attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let mut attr = ibv_qp_attr::zeroed();
     attr.qp_state = to;

@@ -5,13 +5,12 @@
 //! smaller end:  Waiting -Request-> Accepting -first message-> Established -> Lost
 //! ```
 //!
-//! A life begins with RTR and ends with RESET, ERR or the destruction. A dial that fails in any way before the connection
-//! is established is repeated after a pause. A queue pair that is connected to itself dials its own listener; the other
+//! A life begins with RTR and ends with RESET, ERR or the destruction. A dial that fails in any way before the
+//! connection is established is repeated after a pause. A queue pair that is connected to itself dials its own listener; the other
 //! end of that connection is a hidden twin of the core.
 
 use std::{
     hash::{BuildHasher, RandomState},
-    net::{SocketAddr, SocketAddrV6},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU8, Ordering},
@@ -20,98 +19,28 @@ use std::{
 
 use offload_engine::time::Instant;
 use rdma_over_tcp::{
-    error::{EndReason, ErrorNumber},
+    error::EndReason,
     mpa::startup::StartupError,
     rnic::{
-        Access, CompletionRetention, ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key,
-        QpId, QpService, QpState, RcPeer, ReadLimit, RequestCompletion, Rnic, WcStatus,
+        ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key, QpId, QpService, RcPeer,
+        ReadLimit, RequestCompletion, Rnic, WcStatus,
     },
 };
 
 use super::{
-    numbers,
+    life::{Inner, Life, Path, Role, Stage, event, rights},
     private_data::{QpDescription, Refusal, extension},
     request::{Request, close},
     timing,
 };
 use crate::{
-    async_event::{AsyncEventKind, EventNotifier, event_of},
+    async_event::{AsyncEventKind, EventNotifier},
     attributes::{IbvQpState, RcAttributes, RcChange, RcLimits, mask},
     device::Device,
     errno::Errno,
-    gid::{Gid, GidEntry},
-    mr::access,
     sync::lock,
     usage,
 };
-
-/// Part of the queue pair in the establishment of its connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
-    /// Has the larger GID and QP number.
-    Dials,
-    /// Has the smaller ones.
-    Accepts,
-    /// Is connected to itself.
-    Itself,
-}
-
-/// Stage of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// No connection yet, nor an attempt.
-    Waiting,
-    /// The Request is sent, or will be.
-    Dialing,
-    /// The Reply has arrived.
-    Completing,
-    /// The Reply is sent.
-    Accepting,
-    /// Both ends can send.
-    Established,
-    /// The connection was lost. The next one requires a reset.
-    Lost,
-}
-
-/// Addresses of both ends.
-#[derive(Clone, Copy, Debug)]
-struct Path {
-    source: Gid,
-    /// Local address, with port 0.
-    local: SocketAddr,
-    /// Address and port of the peer.
-    remote: SocketAddr,
-}
-
-/// Time from RTR to the next reset.
-#[derive(Debug)]
-struct Life {
-    number: u64,
-    nonce: u64,
-    role: Role,
-    stage: Stage,
-    path: Path,
-    connector: Option<ConnectorId>,
-    /// Hidden queue pair of a connection to itself, and its connector.
-    twin: Option<(QpId, ConnectorId)>,
-    /// Dials that have failed.
-    failed: u32,
-    /// Number of the timer of the next dial; earlier ones have no effect.
-    timer: u64,
-}
-
-#[derive(Debug)]
-struct Inner {
-    state: IbvQpState,
-    attributes: RcAttributes,
-    life: Option<Life>,
-    lives: u64,
-    /// Number of the budget that runs; `None`: requests do not wait for a connection.
-    budget: Option<u64>,
-    budgets: u64,
-    /// Moves into and out of SQD.
-    drains: u64,
-}
 
 /// Queue pair that its program connects.
 #[derive(Debug)]
@@ -135,85 +64,6 @@ pub(super) enum Offer {
     Refused(Refusal),
 }
 
-/// Converts access flags of a queue pair to rights.
-fn rights(flags: u32) -> Access {
-    let map = [
-        (access::LOCAL_WRITE, Access::LOCAL_WRITE),
-        (access::REMOTE_WRITE, Access::REMOTE_WRITE),
-        (access::REMOTE_READ, Access::REMOTE_READ),
-        (access::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-        (access::MW_BIND, Access::BIND),
-    ];
-    let named = map.iter().filter(|(flag, _)| flags & flag != 0);
-    named.fold(Access::NONE, |rights, (_, right)| rights | *right)
-}
-
-/// Returns the address of a GID at the interface of its entry.
-fn address(gid: Gid, interface: u32, port: u16) -> SocketAddr {
-    match SocketAddr::new(gid.ip(), port) {
-        SocketAddr::V6(v6) if gid.is_link_local() => {
-            SocketAddrV6::new(*v6.ip(), port, 0, interface).into()
-        }
-        address => address,
-    }
-}
-
-/// Returns the event of a connection that failed, if this end detected an error of the peer's requests. A message
-/// without a suitable receive and the loss of the connection have none.
-fn event(reason: EndReason) -> Option<AsyncEventKind> {
-    match reason {
-        // A receive is too short, or its memory is not valid.
-        EndReason::Detected(
-            ErrorNumber { layer: 1, etype: 2, .. } | ErrorNumber { etype: 0, layer: 0 | 1, .. },
-        ) => None,
-        EndReason::Detected(_) => Some(event_of(reason)),
-        EndReason::CqOverrun => Some(AsyncEventKind::QpFatal),
-        EndReason::Terminated(_)
-        | EndReason::TerminatedUnnumbered
-        | EndReason::Truncated(_)
-        | EndReason::Lost(_) => None,
-    }
-}
-
-impl Inner {
-    /// Returns the state that is reported to the program.
-    fn reported(&self, core: Option<QpState>) -> IbvQpState {
-        match core {
-            Some(QpState::Error) | None => IbvQpState::Error,
-            _ => self.state,
-        }
-    }
-
-    /// Returns true if the attributes of RTS are set.
-    fn can_send(&self) -> bool {
-        matches!(self.state, IbvQpState::ReadyToSend | IbvQpState::Drained)
-    }
-
-    /// Returns the life with this number if the connector is its current one.
-    fn current(&mut self, life: u64, connector: ConnectorId) -> Option<&mut Life> {
-        self.life.as_mut().filter(|it| it.number == life && it.connector == Some(connector))
-    }
-
-    /// Ends the life: closes its connection, or the attempt.
-    fn end(&mut self, core: &mut Rnic) {
-        self.budget = None;
-        let Some(mut life) = self.life.take() else { return };
-        if let Some(connector) = life.connector {
-            close(core, connector);
-        }
-        life.close_twin(core);
-    }
-}
-
-impl Life {
-    /// Closes the other end of a connection to itself.
-    fn close_twin(&mut self, core: &mut Rnic) {
-        let Some((twin, connector)) = self.twin.take() else { return };
-        let _ = core.close_qp(twin, CompletionRetention::Discard, Box::new(|| {}));
-        close(core, connector);
-    }
-}
-
 impl Endpoint {
     /// Creates the state of a queue pair of the core.
     pub(super) fn new(
@@ -222,17 +72,8 @@ impl Endpoint {
         number: u32,
         notifier: Arc<EventNotifier>,
     ) -> Self {
-        let inner = Inner {
-            state: IbvQpState::Reset,
-            attributes: RcAttributes::default(),
-            life: None,
-            lives: 0,
-            budget: None,
-            budgets: 0,
-            drains: 0,
-        };
         let state = AtomicU8::new(IbvQpState::Reset as u8);
-        let inner = Mutex::new(inner);
+        let inner = Mutex::new(Inner::new());
         Self { device, qp, number, notifier, inner, state }
     }
 
@@ -265,34 +106,8 @@ impl Endpoint {
         (inner.reported(core), inner.attributes)
     }
 
-    /// Returns the addresses of an address vector.
-    ///
-    /// # Errors
-    /// `EINVAL`: the GID entry is empty. `ENETUNREACH`, `EHOSTUNREACH` and others: what the kernel reports about the
-    /// destination.
-    fn path(&self, attributes: &RcAttributes) -> Result<Path, Errno> {
-        let RcAttributes { address: vector, dest_qp_num, .. } = attributes;
-        let entries = self.device.identity().current_gids();
-        let entry = entries.get(usize::from(vector.sgid_index)).copied().flatten();
-        let GidEntry { gid: source, interface } = entry.ok_or(Errno::INVAL)?;
-        let interface = if self.device.addresses().node().is_some() { 0 } else { interface };
-        let local = address(source, interface, 0);
-        let remote = address(vector.dgid, interface, numbers::port(*dest_qp_num));
-        let path = Path { source, local, remote };
-        // A node has connections with itself without a route.
-        if self.device.addresses().node().is_some() && local.ip() == remote.ip() {
-            return Ok(path);
-        }
-        match self.device.addresses().source_of(remote, Some(local)) {
-            Ok(_) => Ok(path),
-            // The address was removed in the meantime.
-            Err(Errno::ADDRNOTAVAIL) => Err(Errno::INVAL),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Changes state and attributes, and returns the state. `ready` is called if the queue pair is in RTR: a request may
-    /// wait for it.
+    /// Changes state and attributes, and returns the state. `ready` is called if the queue pair is in RTR: a request
+    /// may wait for it.
     ///
     /// # Errors
     /// As [`RcChange::apply`], and `EINVAL`: the GID entry is empty; `ENETUNREACH`, `EHOSTUNREACH`: no route.
@@ -311,7 +126,7 @@ impl Endpoint {
         let is_path_given = change.mask & mask::AV != 0 && change.mask & mask::DEST_QPN != 0
             // Without a destination, an identifier connects the queue pair.
             && change.values.dest_qp_num != 0;
-        let path = is_path_given.then(|| self.path(&change.values));
+        let path = is_path_given.then(|| Path::of(self.device, &change.values));
         self.device.with(|core, now| {
             let state = {
                 let mut inner = lock(&self.inner);
@@ -610,7 +425,7 @@ impl Endpoint {
         });
     }
 
-    /// Calls `work` at a time, unless the queue pair is destroyed before. After the loss of the device it is not called.
+    /// Calls `work` at a time, unless the queue pair is destroyed before.
     fn call_at(
         self: &Arc<Self>,
         core: &mut Rnic,

@@ -2,8 +2,8 @@
 //!
 //! A program exchanges GID, QP number and PSN with its peer, and calls `ibv_modify_qp`. The GID is an address of this
 //! machine or node, and the QP number contains a port on which this process listens (`numbers`). So the peer can dial
-//! the queue pair without a daemon. A connection is MPA, DDP and RDMAP over TCP; the private data of MPA names the queue
-//! pair (`private_data`).
+//! the queue pair without a daemon. A connection is MPA, DDP and RDMAP over TCP; the private data of MPA names the
+//! queue pair (`private_data`).
 //!
 //! From RTR on, the end with the larger GID and QP number dials, until it has a connection; the other end only accepts
 //! (`endpoint`). A Request for a queue pair that is not yet in RTR is kept unanswered (`held`). A queue pair has one
@@ -17,6 +17,7 @@
 
 mod endpoint;
 mod held;
+mod life;
 mod numbers;
 mod private_data;
 mod registry;
