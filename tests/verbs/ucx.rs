@@ -38,7 +38,6 @@ const TRANSPORT: &[Operation] = &[
     ("-d flue0:1 -x rc_verbs -t am_bw -D zcopy -s 4096 -n 500 -w 10", 500 << 12),
     ("-d flue0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
     ("-d flue0:1 -x rc_verbs -t fadd -s 8 -n 500 -w 10", 4000),
-    ("-d flue0:1 -x rc_verbs -t swap -s 8 -n 500 -w 10", 4000),
     ("-d flue0:1 -x rc_verbs -t cswap -s 8 -n 500 -w 10", 4000),
 ];
 
@@ -50,7 +49,6 @@ const PROTOCOLS: &[Operation] = &[
     ("-t ucp_put_bw -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_get -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_fadd -s 8 -n 500 -w 10", 4000),
-    ("-t ucp_swap -s 8 -n 500 -w 10", 4000),
     ("-t ucp_cswap -s 8 -n 500 -w 10", 4000),
     ("-t stream_bw -s 4096 -n 500 -w 10", 500 << 12),
 ];
