@@ -16,11 +16,11 @@ use crate::test_bed::{Device, End, LIMIT, Transport};
 /// TCP port of `ucx_perftest`.
 const PORT: u16 = 13337;
 
-/// Transports. Without `ud_verbs`, for which flue has no datagrams, UCX exchanges the addresses of queue pairs by `tcp`.
+/// Transports. Without `ud_verbs`, for which flue has no datagrams, UCX exchanges addresses by `tcp`.
 const TRANSPORTS: &str = "env UCX_TLS=rc_verbs,tcp,self";
 
-/// Release whose UCX (1.13) exchanges addresses by `ud_verbs` only. The transport layer alone runs there, with addresses
-/// that the program exchanges.
+/// Release whose UCX (1.13) exchanges addresses by `ud_verbs` only. There the transport layer runs, with addresses that
+/// the program exchanges.
 pub(crate) const WITHOUT_PROTOCOLS: &str = "bookworm";
 
 /// Options of `ucx_perftest` for both ends, and the number of payload octets.
