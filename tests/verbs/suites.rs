@@ -219,6 +219,8 @@ fn run_mpi(device: Device, words: &str, name: &str, order: usize, says: &str) {
         let mut program = under_flue(&options, &line);
         // Read by UCX only.
         program.env("UCX_TLS", "rc_verbs,tcp,self");
+        // Open MPI 5 names its directory by process id, which is the same in several PID namespaces.
+        program.env("TMPDIR", scratch.file(""));
         let mut ran = Group::start(&host, program);
         let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
         let says = format!("{says} of {ranks} ranks: results correct");

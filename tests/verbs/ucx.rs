@@ -16,11 +16,11 @@ use crate::test_bed::{Device, End, LIMIT, Transport};
 /// TCP port of `ucx_perftest`.
 const PORT: u16 = 13337;
 
-/// Transports. Without `ud_verbs`, for which flue has no datagrams, UCX exchanges the addresses of queue pairs by `tcp`.
+/// Transports. Without `ud_verbs`, for which flue has no datagrams, UCX exchanges addresses by `tcp`.
 const TRANSPORTS: &str = "env UCX_TLS=rc_verbs,tcp,self";
 
-/// Release whose UCX (1.13) exchanges addresses by `ud_verbs` only. The transport layer alone runs there, with addresses
-/// that the program exchanges.
+/// Release whose UCX (1.13) exchanges addresses by `ud_verbs` only. There the transport layer runs, with addresses that
+/// the program exchanges.
 pub(crate) const WITHOUT_PROTOCOLS: &str = "bookworm";
 
 /// Options of `ucx_perftest` for both ends, and the number of payload octets.
@@ -38,7 +38,6 @@ const TRANSPORT: &[Operation] = &[
     ("-d flue0:1 -x rc_verbs -t am_bw -D zcopy -s 4096 -n 500 -w 10", 500 << 12),
     ("-d flue0:1 -x rc_verbs -t get -D zcopy -s 65536 -n 500 -w 10", 500 << 16),
     ("-d flue0:1 -x rc_verbs -t fadd -s 8 -n 500 -w 10", 4000),
-    ("-d flue0:1 -x rc_verbs -t swap -s 8 -n 500 -w 10", 4000),
     ("-d flue0:1 -x rc_verbs -t cswap -s 8 -n 500 -w 10", 4000),
 ];
 
@@ -50,7 +49,6 @@ const PROTOCOLS: &[Operation] = &[
     ("-t ucp_put_bw -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_get -s 65536 -n 500 -w 10", 500 << 16),
     ("-t ucp_fadd -s 8 -n 500 -w 10", 4000),
-    ("-t ucp_swap -s 8 -n 500 -w 10", 4000),
     ("-t ucp_cswap -s 8 -n 500 -w 10", 4000),
     ("-t stream_bw -s 4096 -n 500 -w 10", 500 << 12),
 ];

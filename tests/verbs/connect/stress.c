@@ -15,7 +15,7 @@
 
 enum {
 	MESSAGE = 512,                 /* octets of a Send, and of a Write */
-	GROWTH_MAX_KIB = 4 << 10,      /* of VmRSS, after the first half */
+	GROWTH_MAX_KIB = 8 << 10,      /* of VmRSS, after the first half */
 	SECONDS_MAX = 900,
 };
 
