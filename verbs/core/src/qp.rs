@@ -10,8 +10,7 @@
 //! program between RESET and RTR are recorded in this file, without an effect on the core.
 //!
 //! A queue pair that a program creates on a RoCE device is created in RESET, and follows the transitions of InfiniBand
-//! ([`attributes`](crate::attributes)). The program connects it itself ([`rendezvous`](crate::rendezvous)), or an
-//! identifier does.
+//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does.
 
 use std::{
     fmt, mem,

@@ -11,9 +11,9 @@
 //!
 //! # Locks
 //!
-//! Changes are made within closures of [`Adapter::with`](rdma_over_tcp::adapter::Adapter::with), so the lock of the adapter orders
-//! them. The locks of this module are taken in such closures, one at a time. Callbacks of the core take the lock of the
-//! adapter first.
+//! Changes are made within closures of [`Adapter::with`](rdma_over_tcp::adapter::Adapter::with), so the lock of the
+//! adapter orders them. The locks of this module are taken in such closures, one at a time. Callbacks of the core take
+//! the lock of the adapter first.
 
 mod endpoint;
 mod held;
