@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A life begins with RTR and ends with RESET, ERR or the destruction. A dial that fails in any way before the
-//! connection is established is repeated after a pause. A queue pair that is connected to itself dials its own listener; the other
-//! end of that connection is a hidden twin of the core.
+//! connection is established is repeated after a pause. A queue pair that is connected to itself dials its own
+//! listener; the other end of that connection is a hidden twin of the core.
 
 use std::{
     hash::{BuildHasher, RandomState},
