@@ -21,7 +21,7 @@ use crate::{
     launched::LaunchedNode,
     mpa::{MpaOptions, Switch},
     node::{NodeOptions, OpenLinks, random_seed},
-    output::{OutputFile, take_failure},
+    output::OutputFile,
 };
 
 /// Environment variable in which a launcher passes [`AdapterOptions`] to a program, in JSON.
@@ -247,7 +247,7 @@ impl SocketsOptions {
         };
         let output = OutputFile::create("--pcap", path)?;
         open_captured_sockets(SocketsConfig::default(), config, Box::new(output))
-            .map_err(|error| take_failure().unwrap_or_else(|| Error::sockets(&error)))
+            .map_err(|error| Error::sockets(&error))
     }
 }
 

@@ -608,7 +608,10 @@ impl Passive for SocketRnic {
             self.hot_polls = 0;
             let queries = if has_expired { 1 + self.streams.len() / EVENTS_MAX } else { 1 };
             for _ in 0..queries {
-                taken |= self.take_events(now)?;
+                if !self.take_events(now)? {
+                    break;
+                }
+                taken = true;
             }
         }
         let expired = self.expire(now);
