@@ -390,7 +390,10 @@ fn cpu_mask(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::process;
+    use std::{
+        io::{Read as _, Write as _},
+        process,
+    };
 
     use super::*;
 
@@ -501,8 +504,12 @@ mod tests {
         let mut program = process::Command::new("cat")
             .env(settings::FILES, &used)
             .stdin(process::Stdio::piped())
+            .stdout(process::Stdio::piped())
             .spawn()
             .unwrap();
+        // `spawn` returns before exec(2) has completed: the environment of the process is empty until then.
+        program.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        program.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         remove_unused(&parent.0, Duration::ZERO);
         program.kill().unwrap();
         program.wait().unwrap();

@@ -5,10 +5,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,6 +25,21 @@ static struct ibv_pd *pd;
 static union ibv_gid gid;
 
 struct end { struct ibv_qp *qp; struct ibv_cq *cq; struct ibv_srq *srq; struct ibv_mr *mr; char *buffer; uint32_t psn; };
+
+/* Time by which the clock is ahead of the kernel's, in nanoseconds. */
+static atomic_long ahead;
+
+/* Clock of the test and of the library. */
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	int result = syscall(SYS_clock_gettime, clock, now);
+	if (result == 0 && clock == CLOCK_MONOTONIC) {
+		long nanos = now->tv_nsec + atomic_load(&ahead);
+		now->tv_sec += nanos / 1000000000;
+		now->tv_nsec = nanos % 1000000000;
+	}
+	return result;
+}
 
 static double seconds(void)
 {
@@ -475,12 +492,14 @@ static void absent(void)
 		CHECK(ibv_poll_cq(ends[at].cq, 1, &wc) == 0);
 		CHECK(ibv_query_qp(ends[at].qp, &attr, 0, &created) == 0 && attr.qp_state == IBV_QPS_RTS);
 	}
-	CHECK(poll(&events, 1, 4500) == 0);
+	/* Most of the budget of 5 s is skipped. */
+	atomic_store(&ahead, 4300000000);
 	for (int at = 0; at < CASES; at++) {
 		expect(&ends[at], 1, IBV_WC_RETRY_EXC_ERR);
 		expect(&ends[at], 2, IBV_WC_WR_FLUSH_ERR);
-		CHECK(seconds() - begin > 4.5 && seconds() - begin < 8);
+		CHECK(seconds() - begin > 4.9 && seconds() - begin < 8);
 	}
+	CHECK(poll(&events, 1, 0) == 0);
 	expect(&ends[4], 40, IBV_WC_WR_FLUSH_ERR);
 	CHECK(ibv_poll_cq(peers[2].cq, 1, &wc) == 0 && ibv_poll_cq(peers[3].cq, 1, &wc) == 0);
 	for (int at = 0; at < CASES; at++) {

@@ -39,8 +39,9 @@ fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         .args(["-Wall", "-Werror", "-o"])
         .arg(&program)
         .arg(&source)
-        // A program that is linked to neither library has no reference to them.
-        .args(["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-lpthread"])
+        // A program that is linked to neither library has no reference to them. Functions that a program replaces are
+        // exported to the library.
+        .args(["-Wl,--as-needed", "-rdynamic", "-libverbs", "-lrdmacm", "-lpthread"])
         .output();
     match compiled {
         Ok(compiled) if compiled.status.success() => {}
@@ -175,7 +176,7 @@ fn errors_of_queue_pairs_connected_by_the_program() {
     connect(&["errors"]);
 }
 
-// Silence for the whole budget, then one error.
+// Silence for the whole budget, then one error. The program advances the clock.
 #[test]
 fn absent_peers_of_queue_pairs_connected_by_the_program() {
     connect(&["absent"]);
