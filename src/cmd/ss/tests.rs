@@ -14,6 +14,7 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
     };
     Record {
         qp: None,
+        peer_qp: None,
         handle: 7,
         state: Some(state.into()),
         offload_state,
