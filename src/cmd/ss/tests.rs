@@ -165,6 +165,15 @@ fn uploaded_connection_has_its_reason() {
     assert_eq!(format::of(&connection("0.0.0.0:1", None), &node()), "");
 }
 
+#[test]
+fn queue_pair_has_its_number_and_that_of_its_peer() {
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
+    record.qp = Some(0x2_9c40);
+    assert_eq!(format::of(&record, &node()), "qp:171072 offloads:1 uploads:0");
+    record.peer_qp = Some(0x9c41);
+    assert_eq!(format::of(&record, &node()), "qp:171072 peer_qp:40001 offloads:1 uploads:0");
+}
+
 // Forms accepted by ss: `-tin`, `-j`, filters after the options.
 #[test]
 fn options_of_ss_are_accepted() {

@@ -245,8 +245,32 @@ static void forked(void)
 	destroy(&one), destroy(&other);
 }
 
+/* `flue ss` lists both ends under the numbers that the program exchanges. The path of flue is in a variable. */
+static void numbers(void)
+{
+	struct end one, other;
+	char command[4096], text[1 << 16], expected[100];
+	make(&one, 1), make(&other, 2);
+	connect_pair(&one, &other);
+	exchange(&one, &other);
+	snprintf(command, sizeof command, "'%s' ss --json", getenv("FLUE"));
+	FILE *output = popen(command, "r");
+	size_t length = 0;
+	for (int octet; output && (octet = getc(output)) != EOF && length < sizeof text - 1;)
+		if (octet != ' ' && octet != '\n')
+			text[length++] = octet;
+	text[length] = 0;
+	CHECK(output && pclose(output) == 0);
+	snprintf(expected, sizeof expected, "\"qp\":%u,\"peer_qp\":%u,", one.qp->qp_num, other.qp->qp_num);
+	CHECK(strstr(text, expected));
+	snprintf(expected, sizeof expected, "\"qp\":%u,\"peer_qp\":%u,", other.qp->qp_num, one.qp->qp_num);
+	CHECK(strstr(text, expected));
+	destroy(&one), destroy(&other);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct test tests[] = { { "strangers", strangers }, { "ports", ports }, { "forked", forked } };
+	static const struct test tests[] = { { "strangers", strangers }, { "ports", ports }, { "forked", forked },
+		{ "numbers", numbers } };
 	return run_tests(tests, sizeof tests / sizeof *tests, argc, argv);
 }
