@@ -253,7 +253,7 @@ static void numbers(void)
 	make(&one, 1), make(&other, 2);
 	connect_pair(&one, &other);
 	exchange(&one, &other);
-	snprintf(command, sizeof command, "'%s' ss --json", getenv("FLUE"));
+	snprintf(command, sizeof command, "'%s' ss --json --node %d", getenv("FLUE"), getpid());
 	FILE *output = popen(command, "r");
 	size_t length = 0;
 	for (int octet; output && (octet = getc(output)) != EOF && length < sizeof text - 1;)
@@ -261,9 +261,9 @@ static void numbers(void)
 			text[length++] = octet;
 	text[length] = 0;
 	CHECK(output && pclose(output) == 0);
-	snprintf(expected, sizeof expected, "\"qp\":%u,\"peer_qp\":%u,", one.qp->qp_num, other.qp->qp_num);
+	snprintf(expected, sizeof expected, "\"peer_qp\":%u,\"qp\":%u,", one.qp->qp_num, other.qp->qp_num);
 	CHECK(strstr(text, expected));
-	snprintf(expected, sizeof expected, "\"qp\":%u,\"peer_qp\":%u,", other.qp->qp_num, one.qp->qp_num);
+	snprintf(expected, sizeof expected, "\"peer_qp\":%u,\"qp\":%u,", other.qp->qp_num, one.qp->qp_num);
 	CHECK(strstr(text, expected));
 	destroy(&one), destroy(&other);
 }
