@@ -3,8 +3,8 @@
 //! The model is written from the tables of the InfiniBand specification by number of bit and state, apart from the
 //! library's. After each change it checks:
 //!
-//! - A bit that is not standard returns EOPNOTSUPP. A transition that does not exist, a missing or unexpected attribute,
-//!   another current state and a value out of its range return EINVAL.
+//! - A bit that is not standard returns EOPNOTSUPP. A transition that does not exist, a missing or unexpected
+//!   attribute, another current state and a value out of its range return EINVAL.
 //! - An accepted change sets the attributes that the mask names, and no others; a reset sets the initial ones.
 //!
 //! A script is a list of records of [`RECORD_OCTETS`]. Most of them are close to a transition that the state allows, so

@@ -149,8 +149,8 @@ fn structures_at_any_address_and_complete_identifiers() {
     run("structures", &[], &[]);
 }
 
-// Strangers at the port of a queue pair occupy bounded memory, and do not keep its peer away. The child of a fork has no
-// connection.
+// Strangers at the port of a queue pair occupy bounded memory, and do not keep its peer away. The child of a fork has
+// no connection.
 #[test]
 fn port_of_queue_pairs_serves_their_peers() {
     for test in ["strangers", "forked"] {

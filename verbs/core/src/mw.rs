@@ -9,8 +9,8 @@ use crate::{errno::Errno, mr::access, pd::Pd};
 /// Converts access flags to rights of a window.
 ///
 /// # Errors
-/// `EINVAL`: flags other than remote access, zero-based addresses, and those without effect: local write, since requests
-/// of this end do not use windows, and optional flags.
+/// `EINVAL`: flags other than remote access, zero-based addresses, and those without effect: local write, since
+/// requests of this end do not use windows, and optional flags.
 pub fn mw_rights(flags: u32) -> Result<Access, Errno> {
     use access::{LOCAL_WRITE, OPTIONAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
     let map = [

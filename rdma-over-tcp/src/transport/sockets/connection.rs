@@ -2,7 +2,7 @@
 //!
 //! The child of a fork has a copy of each descriptor, but the connections belong to the parent. With a copy open, a
 //! connection would outlive the parent: its peers would send to a socket that no adapter reads. So the child closes its
-//! copies. It reads no object of the parent's adapter for that, since another thread may have held its lock at the fork.
+//! copies. It reads no object of the parent's adapter for that: another thread may have held its lock at the fork.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use std::{
@@ -75,8 +75,8 @@ impl AsFd for ConnectionSocket {
 pub struct ConnectionDescriptors(MutexGuard<'static, BTreeSet<RawFd>>);
 
 impl ConnectionDescriptors {
-    /// Waits for threads that open or close a connection, which takes microseconds. `None` after `limit`: the caller may
-    /// be a signal handler that has interrupted such a thread.
+    /// Waits for threads that open or close a connection, which takes microseconds. `None` after `limit`: the caller
+    /// may be a signal handler that has interrupted such a thread.
     #[must_use]
     pub fn hold(limit: Duration) -> Option<Self> {
         let since = std::time::Instant::now();

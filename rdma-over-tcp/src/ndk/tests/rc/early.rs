@@ -33,8 +33,8 @@ fn invalidate(end: &End, context: u64, token: u32) {
     end.adapter.post(post).unwrap();
 }
 
-// A bind completes without a peer, and its token is valid once there is one. No budget starts for it. Operations after a
-// request that waits are executed in order.
+// A bind completes without a peer, and its token is valid once there is one. No budget starts for it. Operations after
+// a request that waits are executed in order.
 #[test]
 pub(super) fn local_operations_need_no_connection() {
     let mut bench = Bench::new(41);
