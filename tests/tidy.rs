@@ -33,7 +33,7 @@ const UNSAFE: &[&str] = &[
     "offload-engine/src/link/tun.rs",
     // Signal mask of a thread, which none of the used crates sets.
     "offload-engine/src/thread.rs",
-    // TCP socket options that none of the used crates has: TCP_INFO.
+    // TCP socket options that none of the used crates has: TCP_INFO, IP_BIND_ADDRESS_NO_PORT.
     "offload-engine/src/socket.rs",
     // Memory shared by consumer and adapter, which the other side may write at any time.
     "offload-engine/src/memory",

@@ -34,6 +34,7 @@ mod mpa;
 mod node;
 mod options;
 pub mod output;
+mod port_range;
 pub mod units;
 
 pub use self::{
@@ -51,4 +52,5 @@ pub use self::{
         AdapterOptions, DeviceKind, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS,
         SocketsOptions, Transport, TransportOptions, parse_receive_wait,
     },
+    port_range::PortRange,
 };

@@ -22,6 +22,7 @@ use crate::{
     mpa::{MpaOptions, Switch},
     node::{NodeOptions, OpenLinks, random_seed},
     output::OutputFile,
+    port_range::PortRange,
 };
 
 /// Environment variable in which a launcher passes [`AdapterOptions`] to a program, in JSON.
@@ -148,6 +149,10 @@ pub struct AdapterOptions {
     pub control: Option<ControlSocketPath>,
     /// The device that a verbs program sees.
     pub device: DeviceKind,
+    /// Ports at which peers reach the queue pairs that a verbs program connects itself; `None`: selected by the kernel
+    /// or the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rendezvous_ports: Option<PortRange>,
 }
 
 /// A running adapter.
@@ -186,7 +191,16 @@ impl AdapterOptions {
     /// Returns `config`, the defaults of a program, overridden by the options that are given.
     #[must_use]
     pub fn configure(&self, config: Config) -> Config {
-        let Self { transport: _, mpa, rfc7306, receive_wait, map: _, control: _, device: _ } = self;
+        let Self {
+            transport: _,
+            mpa,
+            rfc7306,
+            receive_wait,
+            map: _,
+            control: _,
+            device: _,
+            rendezvous_ports: _,
+        } = self;
         Config {
             rfc7306: rfc7306.map_or(config.rfc7306, |it| it == Switch::On),
             receive_wait: receive_wait.unwrap_or(config.receive_wait),

@@ -28,8 +28,8 @@ use std::{
 
 use clap::Args;
 use flue_adapter::{
-    AdapterOptions, DeviceKind, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions, Switch,
-    TAP_DEFAULT, TransportOptions,
+    AdapterOptions, DeviceKind, MpaOptions, NodeOptions, OPTIONS_VARIABLE, PortRange,
+    SocketsOptions, Switch, TAP_DEFAULT, TransportOptions,
     address_map::{AddressMapping, PortMapping},
     control::socket_path::ControlSocketPath,
     launched::{Launch, LaunchedNode},
@@ -115,6 +115,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "[HOST:]PORT=PORT")]
     pub port_map: Vec<PortMapping>,
 
+    /// Let peers reach queue pairs that the program connects at these ports, 1024..=65535; with --device roce
+    ///
+    /// For firewalls, which admit TCP connections to these ports. Each process of the program listens at one port for
+    /// each 256 queue pairs. Default: ports that the kernel or the node selects.
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub rendezvous_ports: Option<PortRange>,
+
     /// Start-up of MPA.
     #[command(flatten)]
     pub mpa: MpaOptions,
@@ -184,6 +191,7 @@ impl RunArgs {
             map,
             control: control.or(inherited.control),
             device: self.device.unwrap_or(inherited.device),
+            rendezvous_ports: self.rendezvous_ports.or(inherited.rendezvous_ports),
         })
     }
 
@@ -203,6 +211,7 @@ impl RunArgs {
             (settings::PORT_MAP, !self.port_map.is_empty()),
             (settings::CONTROL, self.node.control.is_some()),
             (settings::DEVICE, self.device.is_some()),
+            (settings::RENDEZVOUS_PORTS, self.rendezvous_ports.is_some()),
         ];
         variables.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
@@ -529,11 +538,12 @@ mod tests {
         assert_eq!(none.options(default(), None).unwrap(), default());
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
                     --rnr-timeout 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
-                    --control none --device roce true";
+                    --control none --device roce --rendezvous-ports 4000-4015 true";
         let all = parse(line);
-        assert_eq!(all.overrides().count(), 12);
+        assert_eq!(all.overrides().count(), 13);
         let options = all.options(default(), None).unwrap();
         assert_eq!(options.device, DeviceKind::Roce);
+        assert_eq!(options.rendezvous_ports, "4000-4015".parse().ok());
         let json = concat!(
             r#"{"transport":{"sockets":{"pcap":"/a"}},"#,
             r#""mpa":{"crc":"off","markers":"on","rtr":"read","revision":"1"},"#

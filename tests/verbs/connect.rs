@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
 
-use crate::NEEDS;
-use crate::group::ending;
+use crate::group::{Group, ending};
 use crate::programs::check;
 use crate::results::{self, Programs};
-use crate::test_bed::{Device, End, LIMIT, Transport};
+use crate::test_bed::{Device, End, LIMIT, Transport, under_flue};
+use crate::{NEEDS, machine};
 
 /// TCP port of the exchange of addresses, on loopback.
 const PORT: u16 = 7400;
@@ -134,6 +134,25 @@ fn descriptors_and_memory_are_flat_over_rounds_of_queue_pairs() {
         let said = ran.said();
         results::note_on(Device::Roce, &programs, &transport, said.trim_end(), begun.elapsed());
     }
+}
+
+// The numbers are those that the programs exchange, at both ends.
+#[test]
+fn ss_lists_queue_pairs_under_their_numbers() {
+    if lacks(NEEDS) || lacks(&[Need::Tool("cc")]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = scratch.file("rendezvous");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/c/tests/rendezvous.c");
+    let compiled = Command::new("cc").arg("-o").arg(&program).args([source, "-libverbs"]).status();
+    assert!(compiled.expect("cc runs").success(), "the program requires libibverbs-dev");
+    let line = format!("{} numbers", program.display());
+    let mut program = under_flue(Device::Roce.options(), &line);
+    program.env("FLUE", env!("CARGO_BIN_EXE_flue"));
+    let mut ran = Group::start(&machine(), program);
+    let ended = ran.wait(LIMIT).map(|status| status.success());
+    assert_eq!(ended, Ok(true), "{}", ran.report());
 }
 
 // Without an index of the GID table, the ping-pong passes an address without a GID. RoCE devices reject that when the

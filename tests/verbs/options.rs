@@ -36,6 +36,7 @@ const TESTED: [&str; 11] = [
     "rnr_timeout",
     "map",
     "port_map",
+    "rendezvous_ports",
 ];
 
 #[test]

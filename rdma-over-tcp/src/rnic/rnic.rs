@@ -131,10 +131,11 @@ impl Rnic {
     /// Established connections.
     pub fn connections(&self) -> Vec<ConnectionEntry> {
         let entry = |connector: &Connector| {
-            let qp = connector.qp?;
-            let stats = self.objects.qps.get(qp)?.stats;
+            let qp = self.objects.qps.get(connector.qp?)?;
             let (local, remote) = (connector.local?, connector.remote?);
-            Some(ConnectionEntry { local, remote, qp: qp.number(), stats })
+            let number = qp.number.unwrap_or_else(|| qp.id.number());
+            let (peer_qp, stats) = (qp.peer_number, qp.stats);
+            Some(ConnectionEntry { local, remote, qp: number, peer_qp, stats })
         };
         let objects = &self.objects;
         objects

@@ -76,6 +76,9 @@ pub const PORT_MAP: &str = "FLUE_VERBS_PORT_MAP";
 /// `iwarp` or `roce`: the device that the program sees.
 pub const DEVICE: &str = "FLUE_VERBS_DEVICE";
 
+/// `FIRST-LAST`: ports at which peers reach the queue pairs that the program connects itself.
+pub const RENDEZVOUS_PORTS: &str = "FLUE_VERBS_RENDEZVOUS_PORTS";
+
 /// File of the launcher, in which processes of the program record their usage of the device.
 pub const USAGE: &str = "FLUE_VERBS_USAGE";
 

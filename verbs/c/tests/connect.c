@@ -1,30 +1,15 @@
 /* Queue pairs that the program connects itself, on a RoCE device: both ends are in this process. */
 #define _GNU_SOURCE
-#include <infiniband/verbs.h>
+#include "ends.h"
+
 #include <rdma/rdma_cma.h>
 #include <arpa/inet.h>
-#include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-static int failures;
-#define CHECK(what) do { if (!(what)) { failures++; printf("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); } } while (0)
-
-enum { BYTES = 1 << 16, ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
-
-static struct ibv_context *device;
-static struct ibv_pd *pd;
-static union ibv_gid gid;
-
-struct end { struct ibv_qp *qp; struct ibv_cq *cq; struct ibv_srq *srq; struct ibv_mr *mr; char *buffer; uint32_t psn; };
 
 /* Time by which the clock is ahead of the kernel's, in nanoseconds. */
 static atomic_long ahead;
@@ -39,160 +24,6 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 		now->tv_nsec = nanos % 1000000000;
 	}
 	return result;
-}
-
-static double seconds(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec + now.tv_nsec / 1e9;
-}
-
-static void create_qp(struct end *end)
-{
-	struct ibv_qp_init_attr attr = { .send_cq = end->cq, .recv_cq = end->cq, .srq = end->srq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 } };
-	end->qp = ibv_create_qp(pd, &attr);
-	CHECK(end->qp != NULL && end->qp->state == IBV_QPS_RESET && attr.cap.max_inline_data >= 64);
-}
-
-static void make_with(struct end *end, uint32_t psn, int has_srq)
-{
-	memset(end, 0, sizeof *end);
-	end->psn = psn;
-	end->cq = ibv_create_cq(device, 256, NULL, NULL, 0);
-	CHECK(end->cq != NULL);
-	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 16, .max_sge = 1 } };
-	if (has_srq)
-		CHECK((end->srq = ibv_create_srq(pd, &srq)) != NULL);
-	end->buffer = aligned_alloc(4096, BYTES);
-	memset(end->buffer, 0, BYTES);
-	end->mr = ibv_reg_mr(pd, end->buffer, BYTES, ALL);
-	CHECK(end->mr != NULL);
-	create_qp(end);
-}
-
-static void make(struct end *end, uint32_t psn) { make_with(end, psn, 0); }
-
-static void destroy(struct end *end)
-{
-	CHECK(ibv_destroy_qp(end->qp) == 0);
-	if (end->srq)
-		CHECK(ibv_destroy_srq(end->srq) == 0);
-	CHECK(ibv_dereg_mr(end->mr) == 0);
-	CHECK(ibv_destroy_cq(end->cq) == 0);
-	free(end->buffer);
-}
-
-enum { INIT_MASK = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS };
-enum { RTR_MASK = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-	IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER };
-enum { RTS_MASK = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-	IBV_QP_MAX_QP_RD_ATOMIC };
-
-static int init_with(struct end *end, int access)
-{
-	struct ibv_qp_attr attr;
-	memset(&attr, 0xee, sizeof attr);
-	attr.qp_state = IBV_QPS_INIT;
-	attr.pkey_index = 0;
-	attr.port_num = 1;
-	attr.qp_access_flags = access;
-	return ibv_modify_qp(end->qp, &attr, INIT_MASK);
-}
-
-static int init(struct end *end) { return init_with(end, ALL); }
-
-static void rtr_attributes(struct ibv_qp_attr *attr, struct end *end, uint32_t qpn, uint32_t psn)
-{
-	memset(attr, 0xee, sizeof *attr);
-	attr->qp_state = IBV_QPS_RTR;
-	attr->path_mtu = IBV_MTU_1024;
-	attr->dest_qp_num = qpn;
-	attr->rq_psn = psn;
-	attr->max_dest_rd_atomic = 4;
-	attr->min_rnr_timer = 12;
-	memset(&attr->ah_attr, 0, sizeof attr->ah_attr);
-	attr->ah_attr.grh.dgid = gid;
-	attr->ah_attr.grh.hop_limit = 1;
-	attr->ah_attr.is_global = 1;
-	attr->ah_attr.port_num = 1;
-}
-
-static int rtr(struct end *end, uint32_t qpn, uint32_t psn)
-{
-	struct ibv_qp_attr attr;
-	rtr_attributes(&attr, end, qpn, psn);
-	return ibv_modify_qp(end->qp, &attr, RTR_MASK);
-}
-
-static int rts_with(struct end *end, int rnr_retry)
-{
-	struct ibv_qp_attr attr;
-	memset(&attr, 0xee, sizeof attr);
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
-	attr.retry_cnt = 7;
-	attr.rnr_retry = rnr_retry;
-	attr.sq_psn = end->psn;
-	attr.max_rd_atomic = 4;
-	return ibv_modify_qp(end->qp, &attr, RTS_MASK);
-}
-
-static int rts(struct end *end) { return rts_with(end, 7); }
-
-/* One end after the other, in one thread: no call waits for the peer. */
-static void connect_pair(struct end *one, struct end *other)
-{
-	CHECK(init(one) == 0 && init(other) == 0);
-	CHECK(rtr(one, other->qp->qp_num, other->psn) == 0 && rts(one) == 0);
-	CHECK(rtr(other, one->qp->qp_num, one->psn) == 0 && rts(other) == 0);
-}
-
-static int completion(struct end *end, struct ibv_wc *wc)
-{
-	double end_at = seconds() + 20;
-	int count;
-	while ((count = ibv_poll_cq(end->cq, 1, wc)) == 0 && seconds() < end_at)
-		;
-	return count;
-}
-
-static void expect(struct end *end, uint64_t wr_id, enum ibv_wc_status status)
-{
-	struct ibv_wc wc = { .status = -1 };
-	CHECK(completion(end, &wc) == 1);
-	if (wc.wr_id != wr_id || wc.status != status) {
-		failures++;
-		printf("request %d: %s; expected request %d: %s\n", (int)wc.wr_id, ibv_wc_status_str(wc.status), (int)wr_id,
-			ibv_wc_status_str(status));
-	}
-	CHECK(wc.qp_num == end->qp->qp_num);
-}
-
-static int receive(struct end *end, uint64_t wr_id, uint32_t length)
-{
-	struct ibv_sge sge = { (uintptr_t)end->buffer, length, end->mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = length ? 1 : 0 }, *bad;
-	return end->srq ? ibv_post_srq_recv(end->srq, &wr, &bad) : ibv_post_recv(end->qp, &wr, &bad);
-}
-
-static struct ibv_send_wr request(struct end *end, struct ibv_sge *sge, uint64_t wr_id, enum ibv_wr_opcode opcode)
-{
-	*sge = (struct ibv_sge) { (uintptr_t)end->buffer, 64, end->mr->lkey };
-	return (struct ibv_send_wr) { .wr_id = wr_id, .sg_list = sge, .num_sge = 1, .opcode = opcode,
-		.send_flags = IBV_SEND_SIGNALED };
-}
-
-static int post(struct end *end, uint64_t wr_id, enum ibv_wr_opcode opcode, struct end *to)
-{
-	struct ibv_sge sge;
-	struct ibv_send_wr wr = request(end, &sge, wr_id, opcode), *bad;
-	if (to) {
-		wr.wr.rdma.remote_addr = (uintptr_t)to->buffer + 4096;
-		wr.wr.rdma.rkey = to->mr->rkey;
-	}
-	return ibv_post_send(end->qp, &wr, &bad);
 }
 
 /* Node type, GID table, partition, address handles. */
@@ -666,6 +497,64 @@ static void drained(void)
 	destroy(&one), destroy(&other);
 }
 
+/* Windows are bound and invalidated in RTS, before there is a peer: these requests need none. */
+static void windows(void)
+{
+	struct end one, other;
+	make(&one, 1), make(&other, 2);
+	CHECK(ibv_destroy_qp(one.qp) == 0);
+	struct ibv_qp_init_attr_ex attr = { .send_cq = one.cq, .recv_cq = one.cq, .qp_type = IBV_QPT_RC, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2 } };
+	CHECK((one.qp = ibv_create_qp_ex(device, &attr)) != NULL);
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(one.qp);
+	struct ibv_mr *mr = ibv_reg_mr(pd, one.buffer, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *first = ibv_alloc_mw(pd, IBV_MW_TYPE_1), *second = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	CHECK(mr && first && second);
+	/* Programs pass the rights of this end too. */
+	struct ibv_mw_bind_info info = { mr, (uintptr_t)one.buffer + 4096, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
+	struct ibv_mw_bind bind = { .wr_id = 1, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+	CHECK(init(&one) == 0 && init(&other) == 0);
+	CHECK(ibv_bind_mw(one.qp, first, &bind) == EINVAL);
+	CHECK(rtr(&one, other.qp->qp_num, other.psn) == 0 && rts(&one) == 0);
+	CHECK(ibv_bind_mw(one.qp, first, &bind) == 0);
+	expect(&one, 1, IBV_WC_SUCCESS);
+	uint32_t stale = ibv_inc_rkey(second->rkey), key = ibv_inc_rkey(stale);
+	ibv_wr_start(ex);
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ex->wr_id = 2, ibv_wr_bind_mw(ex, second, stale, &info);
+	ex->wr_id = 3, ibv_wr_local_inv(ex, stale);
+	ex->wr_id = 4, ibv_wr_bind_mw(ex, second, key, &info);
+	CHECK(ibv_wr_complete(ex) == 0);
+	for (int wr_id = 2; wr_id <= 4; wr_id++)
+		expect(&one, wr_id, IBV_WC_SUCCESS);
+	/* All or none: a window of type 1, and an unknown key. */
+	for (int is_key = 0; is_key < 2; is_key++) {
+		ibv_wr_start(ex);
+		ex->wr_id = 5, ibv_wr_local_inv(ex, key);
+		if (is_key)
+			ibv_wr_local_inv(ex, key + 0x10000);
+		else
+			ibv_wr_bind_mw(ex, first, key, &info);
+		CHECK(ibv_wr_complete(ex) == EINVAL);
+	}
+	CHECK(rtr(&other, one.qp->qp_num, one.psn) == 0 && rts(&other) == 0);
+	uint32_t keys[] = { first->rkey, key, stale };
+	enum ibv_wc_status statuses[] = { IBV_WC_SUCCESS, IBV_WC_SUCCESS, IBV_WC_REM_ACCESS_ERR };
+	for (int at = 0; at < 3; at++) {
+		struct ibv_sge sge;
+		struct ibv_send_wr wr = request(&other, &sge, at, IBV_WR_RDMA_WRITE), *bad;
+		other.buffer[0] = 'a' + at;
+		wr.wr.rdma.remote_addr = (uintptr_t)one.buffer + 4096, wr.wr.rdma.rkey = keys[at];
+		CHECK(ibv_post_send(other.qp, &wr, &bad) == 0);
+		expect(&other, at, statuses[at]);
+		CHECK(one.buffer[4096] == (at < 2 ? 'a' + at : 'b'));
+	}
+	CHECK(ibv_dealloc_mw(first) == 0 && ibv_dealloc_mw(second) == 0 && ibv_dereg_mr(mr) == 0);
+	destroy(&one), destroy(&other);
+}
+
 /* A queue pair with a shared receive queue reports its last receive. */
 static void last_receive(void)
 {
@@ -780,26 +669,11 @@ static void identifiers(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(void); } tests[] = {
+	static const struct test tests[] = {
 		{ "identity", identity }, { "refused", refused_changes }, { "pair", pair }, { "srq", with_srq }, { "itself", itself },
 		{ "early", early }, { "many", many }, { "absent", absent }, { "errors", errors }, { "not-ready", not_ready },
 		{ "last-receive", last_receive }, { "drained", drained }, { "identifiers", identifiers }, { "forked", forked },
+		{ "windows", windows },
 	};
-	int count;
-	struct ibv_device **list = ibv_get_device_list(&count);
-	CHECK(list && count == 1 && (device = ibv_open_device(list[0])) != NULL);
-	ibv_free_device_list(list);
-	CHECK((pd = ibv_alloc_pd(device)) != NULL && ibv_query_gid(device, 1, 0, &gid) == 0);
-	for (int arg = 1; arg < argc; arg++)
-		for (size_t at = 0; at < sizeof tests / sizeof *tests; at++)
-			if (strcmp(argv[arg], tests[at].name) == 0) {
-				int before = failures;
-				tests[at].run();
-				if (failures != before)
-					printf("in %s\n", argv[arg]);
-			}
-	CHECK(ibv_dealloc_pd(pd) == 0);
-	CHECK(ibv_close_device(device) == 0);
-	printf("%d failures\n", failures);
-	return failures != 0;
+	return run_tests(tests, sizeof tests / sizeof *tests, argc, argv);
 }

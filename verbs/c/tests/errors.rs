@@ -150,6 +150,21 @@ fn structures_at_any_address_and_complete_identifiers() {
     run("structures", &[], &[]);
 }
 
+// Strangers at the port of a queue pair occupy bounded memory, and do not keep its peer away. The child of a fork has
+// no connection.
+#[test]
+fn port_of_queue_pairs_serves_their_peers() {
+    for test in ["strangers", "forked"] {
+        run("rendezvous", &[test], &[(settings::DEVICE, "roce")]);
+    }
+}
+
+#[test]
+fn ports_of_queue_pairs_are_in_the_range() {
+    let range = [(settings::DEVICE, "roce"), (settings::RENDEZVOUS_PORTS, "17400-17402")];
+    run("rendezvous", &["ports"], &range);
+}
+
 /// Runs tests of queue pairs that the program connects itself.
 fn connect(tests: &[&str]) {
     run("connect", tests, &[(settings::DEVICE, "roce")]);
@@ -164,6 +179,7 @@ fn roce_device_has_gids_and_checks_each_change_of_a_queue_pair() {
 #[test]
 fn queue_pairs_connected_by_the_program() {
     connect(&["pair", "srq", "itself", "early", "not-ready", "drained", "identifiers", "forked"]);
+    connect(&["windows"]);
 }
 
 #[test]

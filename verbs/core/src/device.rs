@@ -21,7 +21,7 @@ use std::{
 };
 
 use flue_adapter::{
-    AdapterOptions, Error, NodeOptions, OpenAdapter, SocketsOptions, TransportOptions,
+    AdapterOptions, Error, NodeOptions, OpenAdapter, PortRange, SocketsOptions, TransportOptions,
     address_map::{AddressMap, View},
 };
 use offload_engine::{
@@ -76,6 +76,7 @@ pub struct Device {
     /// Number of listening identifiers.
     listening: AtomicUsize,
     identity: &'static Identity,
+    rendezvous_ports: Option<PortRange>,
 }
 
 /// Device of an object. The child of a fork may take the object over; its device is then that of the child.
@@ -204,7 +205,7 @@ impl Device {
         let opened = opened.map_err(|error| errno(options.transport.node(), &error))?;
         let adapter = opened.first().clone();
         let Config { limits, rfc7306, .. } = opened.config;
-        let AdapterOptions { transport, map, .. } = options;
+        let AdapterOptions { transport, map, rendezvous_ports, .. } = options;
         let node = transport.node().cloned().map(Box::new);
         let addresses = node.map_or(Addresses::Machine, Addresses::Node);
         let scope = addresses.scope();
@@ -225,6 +226,7 @@ impl Device {
             process,
             listening,
             identity,
+            rendezvous_ports,
         })
     }
 
@@ -248,6 +250,11 @@ impl Device {
     /// Returns true if atomics and immediate data (RFC 7306) are enabled.
     pub const fn has_extensions(&self) -> bool {
         self.rfc7306
+    }
+
+    /// Returns the ports of listeners for queue pairs that the program connects; `None`: any.
+    pub(crate) const fn rendezvous_ports(&self) -> Option<PortRange> {
+        self.rendezvous_ports
     }
 
     /// Returns the identity.

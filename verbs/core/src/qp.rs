@@ -190,7 +190,11 @@ impl Qp {
                 error_state_posts: ErrorStatePosts::Flush,
                 service,
             };
-            core.create_qp(pd.id(), config)
+            let id = core.create_qp(pd.id(), config)?;
+            if let Some(number) = number {
+                core.set_qp_numbers(id, number, None);
+            }
+            Ok::<_, VerbError>(id)
         });
         let id = created.inspect_err(|_| {
             if let Some(number) = number {
@@ -479,6 +483,16 @@ pub struct SendPoster<'a> {
     qp: &'a Qp,
 }
 
+impl MwBind<'_> {
+    /// Returns the request of the core.
+    #[must_use]
+    pub fn request(&self) -> Bind {
+        let Self { window, region, key, address, length, is_zero_based, rights } = *self;
+        let base = if is_zero_based { 0 } else { address };
+        Bind { window: window.id(), key, region: region.id(), address, length, base, rights }
+    }
+}
+
 impl SendPoster<'_> {
     /// Posts a request.
     ///
@@ -511,21 +525,27 @@ impl SendPoster<'_> {
         Ok(self.core.check_post(self.qp.id, operation, data)?)
     }
 
+    /// Checks a bind as [`SendPoster::check`] does.
+    ///
+    /// # Errors
+    /// As [`SendPoster::bind`].
+    pub fn check_bind(&mut self, bind: Bind) -> Result<(), Errno> {
+        Ok(self.core.check_bind(self.qp.id, bind)?)
+    }
+
+    /// Checks an invalidation as [`SendPoster::check`] does.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post`].
+    pub fn check_invalidate(&mut self, key: u32) -> Result<(), Errno> {
+        Ok(self.core.check_invalidate(self.qp.id, Revocable::Token(key))?)
+    }
+
     /// Posts the bind of a window, and returns its key.
     ///
     /// # Errors
     /// `EINVAL`: bytes or rights outside those of the region. As [`SendPoster::post`].
-    pub fn bind(&mut self, wr_id: u64, bind: MwBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
-        let MwBind { window, region, key, address, length, is_zero_based, rights } = bind;
-        let bind = Bind {
-            window: window.id(),
-            key,
-            region: region.id(),
-            address,
-            length,
-            base: if is_zero_based { 0 } else { address },
-            rights,
-        };
+    pub fn bind(&mut self, wr_id: u64, bind: Bind, flags: WrFlags) -> Result<u32, Errno> {
         Ok(self.core.post_bind(self.qp.id, wr_id, bind, flags | WrFlags::DEFER).0?)
     }
 

@@ -154,6 +154,8 @@ impl Rnic {
             id: QpId::new(0, 0),
             pd,
             context,
+            number: None,
+            peer_number: None,
             limits,
             state: QpState::Idle,
             sends: SendQueue::new(send_cq, limits.initiator_queue_depth),
@@ -342,6 +344,16 @@ impl Rnic {
         self.deregister_or(id, completion, |rnic, completion| {
             rnic.pend(now, Key::Region(id), completion).map_or(Close::Done, |()| Close::Pending)
         })
+    }
+
+    /// Exchanges the tokens of two registered regions: users of a token reach the other memory, with its domain and its
+    /// rights. For a registration that replaces another one under its token. Windows remain bound to their memory.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: the same region, one for fast registrations, or
+    /// one that is not registered.
+    pub fn exchange_tokens(&mut self, ids: [RegionId; 2]) -> Result<(), VerbError> {
+        self.objects.regions.exchange_tokens(ids)
     }
 
     fn deregister_or(

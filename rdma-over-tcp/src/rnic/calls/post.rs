@@ -185,9 +185,12 @@ impl Rnic {
         (result.map(drop), urgency)
     }
 
-    /// Reports the first request that waits for a connection.
+    /// Executes local operations that need no connection, or reports the first request that waits for one.
     #[cold]
     fn queue_early(&mut self, id: QpId) -> Urgency {
+        if self.execute_early(id) {
+            return Urgency::Now;
+        }
         let is_first = self.objects.qps.get(id).is_some_and(|qp| qp.sends.outstanding() == 1);
         if !is_first {
             return Urgency::None;
@@ -476,6 +479,24 @@ impl Rnic {
             }
             Err(error) => (Err(error), self.schedule_qp(id)),
         }
+    }
+
+    /// Checks a bind as [`Rnic::post_bind`] does, without posting it. See [`Rnic::check_post`].
+    ///
+    /// # Errors
+    /// As [`Rnic::post_bind`].
+    pub fn check_bind(&mut self, id: QpId, bind: Bind) -> Result<(), VerbError> {
+        let pd = self.check_sender(id)?.pd;
+        self.objects.regions.check_bind(pd, bind)
+    }
+
+    /// Checks an invalidation as [`Rnic::post_invalidate`] does, without posting it. See [`Rnic::check_post`].
+    ///
+    /// # Errors
+    /// As [`Rnic::post_invalidate`].
+    pub fn check_invalidate(&mut self, id: QpId, target: Revocable) -> Result<(), VerbError> {
+        let pd = self.check_sender(id)?.pd;
+        self.objects.regions.check_revocable(pd, target)
     }
 
     /// Prepares a region for fast registrations. Each of them returns a token, which is valid while it is registered.

@@ -18,6 +18,7 @@ use crate::{
         stats::QpStats,
         status::{VerbError, WcStatus},
         stream::Stream,
+        tables::Objects,
     },
 };
 
@@ -45,7 +46,8 @@ impl Rnic {
 
     /// Allows posts to the send queue of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that is not
     /// connected, until it is reset. The requests are sent in order once it is connected, and count for the depth of
-    /// the queue.
+    /// the queue. Local operations (binds, invalidations, fast registrations) before the first of them are executed at
+    /// once.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: another service.
@@ -61,8 +63,30 @@ impl Rnic {
     /// As [`Rnic::allow_sends`].
     pub fn hold_sends(&mut self, id: QpId, is_held: bool) -> Result<(), VerbError> {
         self.rc_attributes(id)?.holds_sends = is_held;
+        self.execute_early(id);
         let _ = self.schedule_qp(id);
         Ok(())
+    }
+
+    /// Executes the local operations at the front of the send queue of a queue pair that is not connected: they need no
+    /// peer. One that fails completes as [`WcStatus::LocalOperation`] and moves the queue pair to [`QpState::Error`].
+    /// Returns true if there was one.
+    pub(super) fn execute_early(&mut self, id: QpId) -> bool {
+        let Objects { qps, regions, completed, .. } = &mut self.objects;
+        let Some(qp) = qps.get_mut(id).filter(|qp| qp.queues_posts()) else { return false };
+        let (mut has_executed, mut is_intact) = (false, true);
+        while is_intact && qp.is_next_early() {
+            (has_executed, is_intact) = (true, qp.execute_local(regions));
+        }
+        if !has_executed {
+            return false;
+        }
+        qp.complete_done(completed);
+        if !is_intact {
+            self.break_qp(id);
+        }
+        self.objects.deliver_completions();
+        true
     }
 
     /// Returns true if all requests that have started are complete.
@@ -138,6 +162,8 @@ impl Rnic {
             id: qp.id,
             pd: qp.pd,
             context: qp.context,
+            number: qp.number,
+            peer_number: qp.peer_number,
             limits: qp.limits,
             state: QpState::Idle,
             sends: SendQueue::new(qp.sends.cq, 0),

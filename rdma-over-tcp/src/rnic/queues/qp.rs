@@ -8,14 +8,17 @@ use super::{
     rc::{QpService, RcAttributes},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
-    wr::{WcOpcode, WrFlags},
+    wr::{WcOpcode, WqeKind, WrFlags},
 };
 use crate::{
     error::ErrorNumber,
     mpa::Slab,
     rnic::{
         config::Limits,
-        memory::registration::{Access, User},
+        memory::{
+            region::Regions,
+            registration::{Access, User},
+        },
         objects::{
             id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, Table, kind},
             lifetime::Life,
@@ -234,6 +237,10 @@ pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
+    /// Number for monitoring; `None`: that of the identifier.
+    pub(crate) number: Option<u32>,
+    /// Number of the peer's queue pair, for monitoring.
+    pub(crate) peer_number: Option<u32>,
     pub(crate) limits: QpLimits,
     pub(crate) state: QpState,
     pub(crate) sends: SendQueue,
@@ -335,6 +342,31 @@ impl Qp {
     /// Returns true if a Read would wait forever.
     pub(crate) fn has_no_reads(&self) -> bool {
         self.state == QpState::Connected && self.read_limit == 0
+    }
+
+    /// Returns true if the next request is a local operation that can start although the queue pair is not connected.
+    pub(crate) fn is_next_early(&mut self) -> bool {
+        let (holds_sends, begun) = (self.rc.is_some_and(|rc| rc.holds_sends), self.sends.begun());
+        let Some(request) = self.sends.next_mut() else { return false };
+        // Reads of the lost connection may be outstanding.
+        let is_fenced = begun > 0 && request.flags.contains(WrFlags::READ_FENCE);
+        request.kind.is_local() && !holds_sends && !is_fenced
+    }
+
+    /// Executes the next request, a local operation, and records its outcome. Returns true if it succeeded.
+    #[inline(never)]
+    pub(crate) fn execute_local(&mut self, regions: &mut Regions) -> bool {
+        let user = self.user();
+        let Some(request) = self.sends.next_mut() else { return true };
+        let ok = match &request.kind {
+            WqeKind::FastRegister { region, prepared } => regions.fast_register(*region, prepared),
+            WqeKind::Invalidate { target } => regions.invalidate(user, *target), // NDK-MEM-10, NDK-CQ-17
+            WqeKind::Bind { prepared } => regions.bind(user, **prepared),
+            _ => unreachable!("a local operation"),
+        };
+        let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
+        self.sends.advance(Progress::Done(status));
+        ok
     }
 
     /// Completes the last posted request as Flushed, in posting order: it was posted too late.

@@ -236,6 +236,11 @@ impl WqeKind {
         )
     }
 
+    /// Returns true if it is executed by this end alone: a bind, an invalidation or a fast registration.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::FastRegister { .. } | Self::Invalidate { .. } | Self::Bind { .. })
+    }
+
     /// Returns true if it completes with the peer's response, not with the acknowledgment of its bytes.
     pub(crate) const fn awaits_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })

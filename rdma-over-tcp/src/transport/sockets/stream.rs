@@ -4,7 +4,6 @@ use alloc::{collections::VecDeque, vec::Vec};
 use std::os::fd::{AsFd, OwnedFd};
 
 use offload_engine::{
-    descriptor::Guarded,
     memory::Piece,
     nbl::NetBufferList,
     socket::{self, PIECES_MAX, TcpInfo},
@@ -16,6 +15,7 @@ use rustix::{
     net::sockopt,
 };
 
+use super::connection::ConnectionSocket;
 use crate::{
     rnic::{StreamId, transport::LlpStream},
     transport::buffers::{Buffers, Spare},
@@ -78,7 +78,7 @@ struct Queued {
 /// Kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
-    pub(super) socket: Guarded<OwnedFd>,
+    pub(super) socket: ConnectionSocket,
     pub(super) stage: Stage,
     pub(super) send_state: SendState,
     /// Time limit of the handshake, or of the peer's FIN.
@@ -113,7 +113,7 @@ pub(super) struct SocketStream {
 impl SocketStream {
     pub(super) const fn new(
         id: StreamId,
-        socket: Guarded<OwnedFd>,
+        socket: ConnectionSocket,
         stage: Stage,
         is_aligned: bool,
     ) -> Self {
@@ -401,9 +401,9 @@ mod tests {
         {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let near = ConnectionSocket::create(|| Ok(OwnedFd::from(near).into())).unwrap();
             let poller = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-            let mut stream =
-                SocketStream::new(StreamId(1), OwnedFd::from(near).into(), Stage::Open, is_aligned);
+            let mut stream = SocketStream::new(StreamId(1), near, Stage::Open, is_aligned);
             stream.mss = MSS;
             let mut spare = Spare::default();
             let mut io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };

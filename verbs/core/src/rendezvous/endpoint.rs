@@ -160,6 +160,7 @@ impl Endpoint {
             (_, IbvQpState::Reset) => {
                 core.reset_qp(self.qp)?;
                 core.set_qp_service(self.qp, QpService::Rc)?;
+                core.set_qp_numbers(self.qp, self.number, None);
                 inner.end(core);
             }
             (_, IbvQpState::Error) => {
@@ -213,6 +214,7 @@ impl Endpoint {
             std::cmp::Ordering::Less => Role::Accepts,
             std::cmp::Ordering::Equal => Role::Itself,
         };
+        core.set_qp_numbers(self.qp, self.number, Some(dest_qp_num));
         inner.lives += 1;
         let number = inner.lives;
         inner.life = Some(Life {
@@ -224,6 +226,7 @@ impl Endpoint {
             connector: None,
             twin: None,
             failed: 0,
+            error: None,
             timer: 0,
         });
         if role != Role::Accepts {
@@ -394,6 +397,8 @@ impl Endpoint {
                 tracing::warn!(qpn = self.number, %remote, %error, "connect of a queue pair");
                 self.dial_again(core, now, inner);
             }
+            // The queue pair is in error: its program resets it.
+            Err(ConnectError::QpUnusable) => {}
             // The queue pair cannot be connected until it is reset.
             Err(error) => {
                 tracing::error!(qpn = self.number, %remote, %error, "connect of a queue pair");
@@ -459,6 +464,9 @@ impl Endpoint {
             if let Err(error) = result {
                 let cause = core.connect_cause(connector).cloned();
                 self.log_failed_dial(&inner, error, cause.as_ref());
+                if let Some(life) = &mut inner.life {
+                    life.error = Some(error);
+                }
                 close(core, connector);
                 // The peer may be in INIT for any time: its answer is awaited again without a pause.
                 if let (Some(ConnectCause::NoReply(_)), Some(life)) = (cause, &mut inner.life) {
@@ -617,9 +625,24 @@ impl Endpoint {
         self.call_at(core, now + budget, move |this, core, _, inner| {
             if inner.budget == Some(number) {
                 inner.budget = None;
+                this.log_expired_budget(inner);
                 let _ = core.fail_sends(this.qp, WcStatus::RetryExceeded);
             }
         });
+    }
+
+    fn log_expired_budget(&self, inner: &Inner) {
+        let Some(life) = &inner.life else { return };
+        let Life { role, stage, path, failed, error, .. } = life;
+        tracing::warn!(
+            qpn = self.number,
+            remote = %path.remote,
+            ?role,
+            ?stage,
+            failed_dials = failed,
+            last_error = error.map(tracing::field::display),
+            "queue pair not connected within the retry time: requests fail"
+        );
     }
 
     /// Ends the connection, or its attempt: the queue pair is destroyed.

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, SocketAddrV6};
 
 use rdma_over_tcp::{
     error::{EndReason, ErrorNumber},
-    rnic::{Access, CompletionRetention, ConnectorId, QpId, QpState, Rnic},
+    rnic::{Access, CompletionRetention, ConnectError, ConnectorId, QpId, QpState, Rnic},
 };
 
 use super::{numbers, request::close};
@@ -68,6 +68,8 @@ pub(super) struct Life {
     pub(super) twin: Option<(QpId, ConnectorId)>,
     /// Dials that have failed.
     pub(super) failed: u32,
+    /// Error of the last dial that has failed.
+    pub(super) error: Option<ConnectError>,
     /// Number of the timer of the next dial; earlier ones have no effect.
     pub(super) timer: u64,
 }

@@ -32,6 +32,11 @@ impl QpNumbers {
         self.0.push(Port { port, used: [false; QPS_PER_PORT], next: 0 });
     }
 
+    /// Returns true if the process listens on a port.
+    pub(super) fn has(&self, port: u16) -> bool {
+        self.0.iter().any(|it| it.port == port)
+    }
+
     /// Allocates a number; `None`: all are in use.
     pub(super) fn allocate(&mut self) -> Option<u32> {
         self.0.iter_mut().find_map(|Port { port, used, next }| {

@@ -237,7 +237,31 @@ impl QpDescription {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        // Any octets are foreign, of another version, or a description whose encoding is decoded to the same.
+        #[test]
+        fn any_octets_are_decoded_or_refused(
+            octets in prop::collection::vec(any::<u8>(), 0..2 * OCTETS),
+            is_ours in any::<bool>(),
+        ) {
+            let mut octets = octets;
+            if is_ours {
+                let head = [&MAGIC[..], &[VERSION, VERSION]].concat();
+                let length = head.len().min(octets.len());
+                octets[..length].copy_from_slice(&head[..length]);
+            }
+            let decoded = QpDescription::decode(&octets);
+            prop_assert_eq!(decoded.is_ok(), is_ours && octets.len() >= OCTETS);
+            if let Ok(found) = decoded {
+                prop_assert_eq!(QpDescription::decode(&found.encode()), Ok(found));
+                let _ = description().check(&found);
+            }
+        }
+    }
 
     fn description() -> QpDescription {
         QpDescription {

@@ -178,7 +178,23 @@ fn handle_request(device: &'static Device, connector: ConnectorId) {
 
 /// Starts a listener at all addresses, and returns its port.
 fn listen(device: &'static Device) -> Result<u16, Errno> {
-    let everywhere = |ip| LocalAddress::from(SocketAddr::new(ip, 0));
+    let Some(range) = device.rendezvous_ports() else { return listen_on(device, 0) };
+    for port in range.ports() {
+        if lock(&of(device).state).numbers.has(port) {
+            continue;
+        }
+        match listen_on(device, port) {
+            Err(Errno::ADDRINUSE) => {}
+            result => return result,
+        }
+    }
+    tracing::error!(%range, "rendezvous ports: all in use: widen the range of --rendezvous-ports");
+    Err(Errno::NOMEM)
+}
+
+/// Starts a listener at all addresses, and returns its port. Port 0: any.
+fn listen_on(device: &'static Device, port: u16) -> Result<u16, Errno> {
+    let everywhere = |ip| LocalAddress::from(SocketAddr::new(ip, port));
     let dual = everywhere(Ipv6Addr::UNSPECIFIED.into());
     match listen_at(device, dual) {
         // Without IPv6.
@@ -190,7 +206,8 @@ fn listen(device: &'static Device) -> Result<u16, Errno> {
 }
 
 fn listen_at(device: &'static Device, at: LocalAddress) -> Result<u16, Errno> {
-    for _ in 1..ATTEMPTS_MAX {
+    let attempts = if at.address.port() == 0 { ATTEMPTS_MAX } else { 1 };
+    for _ in 1..attempts {
         match try_listen(device, at) {
             Err(Errno::ADDRINUSE) => {}
             result => return result,

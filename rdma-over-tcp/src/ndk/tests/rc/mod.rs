@@ -1,6 +1,7 @@
 //! Queue pairs of reliable connected service (`QpService::Rc`), directly on the adapter.
 
 mod completions;
+mod early;
 mod ends;
 mod errors;
 mod hostile;
@@ -313,6 +314,10 @@ mod sockets {
             reads_and_atomics_complete_in_order
             early_requests_are_queued
             twin_receives_for_the_queue_pair;
+        early:
+            local_operations_need_no_connection
+            held_operations_start_with_the_next_requests
+            failed_local_operation_ends_the_queue_pair;
         receives:
             retries_end_the_wait
             no_retries_and_unlimited_retries

@@ -20,7 +20,6 @@ use crate::{
             send_queue::Progress,
             wr::{Remote, WqeKind, WrFlags},
         },
-        status::WcStatus,
         stream::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits},
     },
 };
@@ -105,7 +104,10 @@ impl Transmitter {
                 WqeKind::FastRegister { .. }
                 | WqeKind::Invalidate { .. }
                 | WqeKind::Bind { .. } => {
-                    execute_local(qp, regions)?;
+                    if !qp.execute_local(regions) {
+                        let error = WireError::RdmapLocalCatastrophic;
+                        return Err(Failure::new(Terminate::new(error)));
+                    }
                     continue;
                 }
                 WqeKind::Send { invalidate } => {
@@ -202,24 +204,5 @@ impl Transmitter {
         };
         self.outstanding.push_back(Outstanding { serial: Some(serial), response });
         self.read_msn = self.read_msn.next();
-    }
-}
-
-/// Executes the next request, a local operation, and completes it.
-#[inline(never)]
-fn execute_local(qp: &mut Qp, regions: &mut Regions) -> Result<(), Failure> {
-    let user = qp.user();
-    let Some(request) = qp.sends.next_mut() else { return Ok(()) };
-    let ok = match &request.kind {
-        WqeKind::FastRegister { region, prepared } => regions.fast_register(*region, prepared),
-        WqeKind::Invalidate { target } => regions.invalidate(user, *target), // NDK-MEM-10, NDK-CQ-17
-        WqeKind::Bind { prepared } => regions.bind(user, **prepared),
-        _ => unreachable!("a local operation"),
-    };
-    let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
-    qp.sends.advance(Progress::Done(status));
-    match ok {
-        true => Ok(()),
-        false => Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic))),
     }
 }
