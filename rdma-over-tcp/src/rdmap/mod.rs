@@ -373,7 +373,8 @@ pub enum Inbound<'a> {
 ///
 /// # Errors
 /// [`RdmapError`], in the order of the fields.
-#[inline]
+// Inlined: most messages are Writes, which need one of the branches.
+#[inline(always)]
 pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
     let (segment, payload) = Segment::parse(ulpdu)?;
     let opcode = Opcode::from_control(segment.ulp())?;

@@ -29,7 +29,7 @@ use super::{
     stats::{ConnectionEntry, History},
     status::ConnectError,
     stream::Stream,
-    tables::Objects,
+    tables::{FollowUp, Objects},
     transport::{Command, LlpStream, Reservation, StreamEvent},
 };
 use crate::error::EndReason;
@@ -275,8 +275,18 @@ impl Rnic {
         if self.objects.endpoints.has_released() {
             self.release_addresses();
         }
-        if !self.objects.retries.is_empty() {
-            self.retry_plain();
+        if !self.objects.follow_ups.is_empty() {
+            self.follow_up();
+        }
+    }
+
+    #[inline(never)]
+    fn follow_up(&mut self) {
+        while let Some(follow_up) = self.objects.follow_ups.pop() {
+            match follow_up {
+                FollowUp::Connect(connector) => self.retry_plain(connector),
+                FollowUp::Acknowledge(stream) => self.schedule(stream),
+            }
         }
     }
 
@@ -366,7 +376,7 @@ impl Rnic {
     pub(crate) fn recall_memory(&mut self) {
         let Self { streams, scheduled, .. } = self;
         for (id, stream) in streams.iter_mut().filter(|(_, stream)| stream.is_open()) {
-            stream.is_recalling = true;
+            stream.has_chores = true;
             if !core::mem::replace(&mut stream.is_scheduled, true) {
                 scheduled.push(*id);
             }

@@ -257,6 +257,16 @@ impl Traffic {
         count > 0
     }
 
+    /// Polls the completions of requests, and returns their number.
+    ///
+    /// # Panics
+    /// If a request has failed.
+    pub fn take_completions(&mut self) -> u64 {
+        let before = self.done;
+        while self.take(0) {}
+        self.done - before
+    }
+
     /// Transfers `messages` more, keeping the queue full, and waits for all of them. `step` runs both nodes.
     ///
     /// # Panics

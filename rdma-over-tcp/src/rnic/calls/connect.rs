@@ -221,21 +221,17 @@ impl Rnic {
         stream
     }
 
-    /// Retries connects with revision 1 if the peer does not support enhanced start-up (MPE-10-3).
+    /// Retries a connect with revision 1: the peer does not support enhanced start-up (MPE-10-3).
     #[cold]
-    pub(crate) fn retry_plain(&mut self) {
-        for id in core::mem::take(&mut self.objects.retries) {
-            let Some(connector) = self.objects.connectors.get_mut(id) else { continue };
-            let (Some(attempt), Some(qp)) = (connector.plain.take(), connector.qp) else {
-                continue;
-            };
-            let stream = self.begin_attempt(id, qp, Revision::One, &attempt);
-            if let Some(connector) = self.objects.connectors.get_mut(id) {
-                connector.stream = Some(stream);
-            }
-            if let Some(qp) = self.objects.qps.get_mut(qp) {
-                qp.stream = Some(stream);
-            }
+    pub(crate) fn retry_plain(&mut self, id: ConnectorId) {
+        let Some(connector) = self.objects.connectors.get_mut(id) else { return };
+        let (Some(attempt), Some(qp)) = (connector.plain.take(), connector.qp) else { return };
+        let stream = self.begin_attempt(id, qp, Revision::One, &attempt);
+        if let Some(connector) = self.objects.connectors.get_mut(id) {
+            connector.stream = Some(stream);
+        }
+        if let Some(qp) = self.objects.qps.get_mut(qp) {
+            qp.stream = Some(stream);
         }
     }
 

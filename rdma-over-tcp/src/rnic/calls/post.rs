@@ -27,7 +27,7 @@ use crate::{
         queues::{
             qp::{ErrorStatePosts, Qp, QpEvent, QpState, ReceiveOutcome},
             sges::{capture, inline_length, total_length},
-            wr::{Data, Operation, Sge, WqeKind, WrFlags},
+            wr::{Data, Operation, SendWord, Sge, WqeKind, WrFlags},
         },
         status::{VerbError, WcStatus},
         tables::Objects,
@@ -136,16 +136,13 @@ impl Rnic {
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
         let kind = match operation {
-            Operation::Send { invalidate } => WqeKind::Send { invalidate },
-            Operation::SendImmediate { .. } => {
-                let result = self.try_post_extension(id, context, operation, data, flags);
-                return self.posted(id, result, flags);
-            }
+            Operation::Send { invalidate } => WqeKind::Send { word: invalidate.into() },
             Operation::Write { to } => WqeKind::Write { to },
             Operation::Read { from, invalidate_sink } => WqeKind::Read { from, invalidate_sink },
             Operation::Atomic { .. }
             | Operation::Immediate { .. }
-            | Operation::WriteImmediate { .. } => {
+            | Operation::WriteImmediate { .. }
+            | Operation::SendImmediate { .. } => {
                 let result = self.try_post_extension(id, context, operation, data, flags);
                 return self.posted(id, result, flags);
             }
@@ -177,17 +174,21 @@ impl Rnic {
     ) -> (Result<(), VerbError>, Urgency) {
         // NDK-DEF-3: a failed post indicates the requests deferred before it.
         let urgency = match result {
-            Ok(QpState::Error) => self.flush_late(id),
-            Ok(QpState::Idle | QpState::Connecting | QpState::Lost) => self.queue_early(id),
+            Ok(state) if state != QpState::Connected => self.posted_unconnected(id, state),
             Ok(_) if flags.contains(WrFlags::DEFER) => Urgency::None,
             Ok(_) | Err(_) => self.schedule_qp(id),
         };
         (result.map(drop), urgency)
     }
 
-    /// Executes local operations that need no connection, or reports the first request that waits for one.
+    /// Flushes a request posted in the error state. Otherwise executes local operations, which need no connection, or
+    /// reports the first request that waits for one.
     #[cold]
-    fn queue_early(&mut self, id: QpId) -> Urgency {
+    #[inline(never)]
+    fn posted_unconnected(&mut self, id: QpId, state: QpState) -> Urgency {
+        if state == QpState::Error {
+            return self.flush_late(id);
+        }
         if self.execute_early(id) {
             return Urgency::Now;
         }
@@ -200,7 +201,6 @@ impl Rnic {
     }
 
     /// Flushes the last posted request: the queue pair is in the error state.
-    #[cold]
     fn flush_late(&mut self, id: QpId) -> Urgency {
         let Objects { qps, completed, .. } = &mut self.objects;
         if let Some(qp) = qps.get_mut(id) {
@@ -249,7 +249,7 @@ impl Rnic {
         self.check_post(id, operation, data)?;
         let immediate = match operation {
             Operation::SendImmediate { data: immediate } => {
-                let kind = WqeKind::SendImmediate { data: immediate };
+                let kind = WqeKind::Send { word: SendWord::Immediate(immediate) };
                 return self.try_post(id, context, kind, data, flags);
             }
             Operation::Atomic { target, operation } => {

@@ -97,21 +97,24 @@ impl Rnic {
         qp.sends.begun() == 0 && !stream.is_some_and(Stream::is_cutting_request)
     }
 
-    /// Sets the parameters of the peer's requests, in any state. The parameters of a message that waits for a receive
-    /// do not change. For a new connection they are set before [`Rnic::accept`] or [`Rnic::complete_connect`]. By
-    /// default, and after a reset, messages wait without a limit.
+    /// Sets the parameters of the peer's requests, in any state. They apply at once, also to a message that waits for a
+    /// receive: its time is counted from the start of the wait. For a new connection they are set before
+    /// [`Rnic::accept`] or [`Rnic::complete_connect`]. By default, and after a reset, messages wait without a limit.
     ///
     /// # Errors
     /// As [`Rnic::allow_sends`].
     pub fn set_rc_peer(&mut self, id: QpId, peer: RcPeer) -> Result<(), VerbError> {
         self.rc_attributes(id)?.peer = peer;
+        if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
+            self.with_stream(stream, |stream, objects, _| stream.change_wait(objects));
+        }
         Ok(())
     }
 
-    /// Sets the rights of the peer's Writes, Reads and atomics at a queue pair of any service, in any state, in
-    /// addition to the rights of the memory. By default, and after a reset, the peer has all of them. Local rights are
-    /// ignored. A request without the right fails as [`WcStatus::RemoteInvalidRequest`] at a peer of
-    /// [`QpService::Rc`](crate::rnic::QpService), and ends the connection.
+    /// Sets the rights of the peer's Writes, Reads and atomics at a queue pair, in any state, in addition to the rights
+    /// of the memory. By default, and after a reset, the peer has all of them. Local rights are ignored. A request
+    /// without the right fails as [`WcStatus::RemoteInvalidRequest`] at the peer, and ends the connection. The rights
+    /// apply with [`QpService::Rc`](crate::rnic::QpService) only; of another service the memory alone decides.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`].

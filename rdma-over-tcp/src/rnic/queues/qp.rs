@@ -262,7 +262,8 @@ pub(crate) struct Qp {
     pub(crate) read_limit: u32,
     /// True if atomics and immediate data are allowed in both directions.
     pub(crate) rfc7306: bool,
-    /// Rights of the peer's Writes, Reads and atomics, in addition to those of the memory.
+    /// Rights of the peer's Writes, Reads and atomics, in addition to those of the memory. Only with
+    /// [`QpService::Rc`].
     pub(crate) rights: Access,
     /// Attributes of [`QpService::Rc`]; `None`: [`QpService::Iwarp`].
     pub(crate) rc: Option<RcAttributes>,
@@ -328,6 +329,11 @@ impl Qp {
     #[inline]
     pub(crate) const fn is_rc(&self) -> bool {
         self.rc.is_some()
+    }
+
+    /// Returns true if the peer's requests that need `right` are permitted, as far as the queue pair decides.
+    pub(crate) fn permits(&self, right: Access) -> bool {
+        !self.is_rc() || self.rights.contains(right)
     }
 
     /// Returns true if posts are queued although the queue pair is not connected.

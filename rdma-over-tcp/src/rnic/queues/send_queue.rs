@@ -377,7 +377,7 @@ mod tests {
         ddp::{Stag, TaggedOffset},
         rnic::{
             objects::id::{Table, kind},
-            queues::wr::Remote,
+            queues::wr::{Remote, SendWord},
         },
     };
 
@@ -397,7 +397,7 @@ mod tests {
                 (0..count as u64).map(|n| sge(serial << 16 | n, 1)).collect()
             };
             for (serial, count) in (0_u64..).zip(&counts) {
-                let kind = WqeKind::Send { invalidate: None };
+                let kind = WqeKind::Send { word: SendWord::None };
                 match count {
                     5 => queue.push_captured(serial, WrFlags::NONE, kind, Bytes::from_static(b"data")),
                     _ => queue.push(serial, WrFlags::NONE, kind, 1, &entries(serial, *count)),
@@ -424,7 +424,7 @@ mod tests {
     fn completions_are_in_order() {
         let mut queue = SendQueue::new(test_cq(), 4);
         let kinds = [
-            WqeKind::Send { invalidate: None },
+            WqeKind::Send { word: SendWord::None },
             WqeKind::Read { from: REMOTE, invalidate_sink: false },
             WqeKind::Write { to: REMOTE },
         ];

@@ -170,10 +170,7 @@ pub enum WcOpcode {
 #[derive(Debug)]
 pub(crate) enum WqeKind {
     Send {
-        invalidate: Option<Stag>,
-    },
-    SendImmediate {
-        data: [u8; 4],
+        word: SendWord,
     },
     Write {
         to: Remote,
@@ -202,6 +199,22 @@ pub(crate) enum WqeKind {
     },
 }
 
+/// Word of a Send for its peer, in the DDP header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SendWord {
+    None,
+    /// STag of the peer that is invalidated.
+    Invalidate(Stag),
+    /// Immediate data, only with [`QpService::Rc`](crate::rnic::QpService).
+    Immediate([u8; 4]),
+}
+
+impl From<Option<Stag>> for SendWord {
+    fn from(invalidate: Option<Stag>) -> Self {
+        invalidate.map_or(Self::None, Self::Invalidate)
+    }
+}
+
 impl WqeKind {
     pub(crate) const fn atomic(target: Remote, operation: &AtomicOperation) -> Self {
         let opcode = match operation {
@@ -213,7 +226,7 @@ impl WqeKind {
 
     pub(crate) const fn opcode(&self) -> WcOpcode {
         match self {
-            Self::Send { .. } | Self::SendImmediate { .. } => WcOpcode::Send,
+            Self::Send { .. } => WcOpcode::Send,
             Self::Write { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
             Self::FastRegister { .. } => WcOpcode::FastRegister,
@@ -227,13 +240,7 @@ impl WqeKind {
     /// Returns true if it is a message that the peer counts when it acknowledges
     /// ([`QpService::Rc`](crate::rnic::QpService)).
     pub(crate) const fn is_counted(&self) -> bool {
-        matches!(
-            self,
-            Self::Send { .. }
-                | Self::SendImmediate { .. }
-                | Self::Write { .. }
-                | Self::Immediate { .. }
-        )
+        matches!(self, Self::Send { .. } | Self::Write { .. } | Self::Immediate { .. })
     }
 
     /// Returns true if it is executed by this end alone: a bind, an invalidation or a fast registration.

@@ -28,7 +28,7 @@ impl Stream {
         if self.qp.is_none() || !may_wait {
             return self.fail(objects, config, io, *failure);
         }
-        self.waiting = Some(Box::new(Waiting::new(ulpdu, failure, None)));
+        self.waiting = Some(Box::new(Waiting::new(ulpdu, failure)));
         self.begin_wait(objects, config, io);
     }
 
@@ -51,6 +51,7 @@ impl Stream {
                 }
                 wait => {
                     operation.transmitter.report_not_ready();
+                    waiting.since = now;
                     waiting.until = wait.map(|wait| now + wait);
                     if self.ending == Ending::Not {
                         self.deadline = waiting.until;
@@ -59,6 +60,20 @@ impl Stream {
             },
         }
         objects.await_receive(id);
+    }
+
+    /// Applies the changed time limit of [`RcPeer`](crate::rnic::RcPeer) to the message that waits.
+    pub(crate) fn change_wait(&mut self, objects: &Objects) {
+        let rc = self.qp.and_then(|id| objects.qps.get(id)).and_then(|qp| qp.rc);
+        let (Some(rc), Some(waiting)) = (rc, &mut self.waiting) else { return };
+        if waiting.is_given_up {
+            return;
+        }
+        waiting.until = rc.peer.receive_wait().map(|wait| waiting.since + wait);
+        waiting.is_due = false;
+        if self.ending == Ending::Not {
+            self.deadline = waiting.until;
+        }
     }
 
     /// Processes octets that arrive while a message waits. Returns the count of accepted octets.
@@ -79,6 +94,7 @@ impl Stream {
                 break;
             };
             let FullOperation { decoder, receiver, transmitter, .. } = &mut **operation;
+            waiting.has_requests = objects.qps.get(qp).is_some_and(|qp| !qp.sends.is_empty());
             let decode = (decoder, &mut **waiting);
             match receiver.receive_behind(objects, qp, transmitter, decode, &mut rest) {
                 Ok(Received::Terminate(terminate)) => {
@@ -162,7 +178,7 @@ impl Stream {
         let FullOperation { receiver, transmitter, .. } = &mut **operation;
         let mut has_advanced = false;
         while let Some(ulpdu) = waiting.first() {
-            match receiver.handle(objects, qp, transmitter, ulpdu) {
+            match receiver.handle_late(objects, qp, transmitter, ulpdu) {
                 Ok(UlpduOutcome::Placed | UlpduOutcome::MaySend) => {}
                 Ok(UlpduOutcome::Terminate(terminate)) => {
                     self.terminated(objects, config, io, terminate.as_deref());
@@ -184,11 +200,11 @@ impl Stream {
             waiting.remove_first();
             has_advanced = true;
         }
-        transmitter.cancel_not_ready();
+        transmitter.report_ready();
         if self.ending == Ending::Not {
             self.deadline = None;
         }
-        self.note_executed();
+        self.note_executed(objects);
         match waiting.is_peer_closed {
             true => self.peer_closed(objects, config, io),
             false => io.resume_receive(),
@@ -204,14 +220,24 @@ impl Stream {
         has_advanced: bool,
     ) {
         let Some(qp) = self.qp else { return };
+        // There is room for the responses to new requests.
+        let had_requests =
+            core::mem::replace(&mut waiting.has_requests, self.has_requests(objects));
+        let has_room = waiting.has_requests && !had_requests;
         if has_advanced {
+            let has_room = has_room || waiting.has_much_room();
             self.waiting = Some(waiting);
-            self.note_executed();
+            self.note_executed(objects);
             self.begin_wait(objects, config, io);
-            // There may be room again.
-            return io.resume_receive();
+            if has_room {
+                io.resume_receive();
+            }
+            return;
         }
         objects.await_receive(qp);
+        if has_room {
+            io.resume_receive();
+        }
         if core::mem::take(&mut waiting.is_due)
             && let Some(until) = waiting.until
         {

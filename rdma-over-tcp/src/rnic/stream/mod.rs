@@ -43,7 +43,7 @@ use super::{
     queues::qp::{Qp, TransmitOutcome},
     stats::History,
     status::ConnectError,
-    tables::Objects,
+    tables::{FollowUp, Objects},
     transport::{LlpStream, StreamEvent},
 };
 use crate::{
@@ -125,7 +125,7 @@ pub(crate) struct Stream {
     waiting: Option<Box<Waiting>>,
     /// User of the responses to send before the FIN, in [`Ending::Drain`].
     drained_user: Option<User>,
-    /// True if the transport has to be configured for `QpService::Rc`.
+    /// True if the transport is not configured for `QpService::Rc` yet.
     is_rc_new: bool,
     /// Time at which [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
@@ -135,8 +135,8 @@ pub(crate) struct Stream {
     pub(crate) is_scheduled: bool,
     /// True if posted requests are deferred to the next poll.
     pub(crate) is_deferred: bool,
-    /// True if withdrawn memory, which this stream may use, has to be released.
-    pub(crate) is_recalling: bool,
+    /// True if withdrawn memory, which this stream may use, has to be released, or the transport has to be configured.
+    pub(crate) has_chores: bool,
     pub(crate) history: History,
 }
 
@@ -203,7 +203,7 @@ impl Stream {
             extended: None,
             is_scheduled: false,
             is_deferred: false,
-            is_recalling: false,
+            has_chores: false,
             history: History::default(),
         }
     }
@@ -262,8 +262,11 @@ impl Stream {
             let FullOperation { decoder, receiver, transmitter, .. } = &mut **operation;
             match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
+                    if transmitter.is_rc() {
+                        self.note_executed(objects);
+                    }
                     self.first_fpdu_received(objects);
-                    return self.note_executed() | may_act | may_send;
+                    return may_act || may_send;
                 }
                 Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
@@ -271,7 +274,7 @@ impl Stream {
                 }
                 Ok(Received::WithoutReceive(ulpdu, failure)) => {
                     self.first_fpdu_received(objects);
-                    self.note_executed();
+                    self.note_executed(objects);
                     self.wait_for_receive(objects, config, io, &ulpdu, failure);
                     if self.waiting.is_some() {
                         return true;
@@ -290,13 +293,15 @@ impl Stream {
         matches!(&self.phase, Phase::Operating(operation) if operation.transmitter.is_rc())
     }
 
-    /// Records the executed messages for the next acknowledgment. Returns true if one is due.
-    #[inline]
-    fn note_executed(&mut self) -> bool {
-        let Phase::Operating(operation) = &mut self.phase else { return false };
+    /// Records the executed messages for the next acknowledgment. It is sent at the end of the transport's pass, or
+    /// with other data before.
+    #[inline(never)]
+    fn note_executed(&mut self, objects: &mut Objects) {
+        let Phase::Operating(operation) = &mut self.phase else { return };
         let FullOperation { receiver, transmitter, .. } = &mut **operation;
-        transmitter.set_executed(receiver.executed());
-        transmitter.has_due_acknowledgment()
+        if transmitter.set_executed(receiver.executed()) {
+            objects.follow_ups.push(FollowUp::Acknowledge(self.id));
+        }
     }
 
     /// Marks the connection as established after the first FPDU, if the Accept of a responder is pending.
@@ -383,11 +388,8 @@ impl Stream {
     /// Executes all pending work of the connection.
     pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_scheduled = false;
-        if core::mem::take(&mut self.is_recalling) {
-            self.release_withdrawn(objects, config, io);
-        }
-        if core::mem::take(&mut self.is_rc_new) {
-            io.send_fin_at_exit();
+        if core::mem::take(&mut self.has_chores) {
+            self.do_chores(objects, config, io);
         }
         if self.progress_limit.is_some_and(|progress_limit| progress_limit.is_overdue) {
             self.check_progress(objects, io);
@@ -429,11 +431,12 @@ impl Stream {
                 }
             }
         }
-        if self.ending == Ending::Drain {
-            self.drain(objects, config, io);
-        }
-        if self.ending == Ending::AfterData {
-            self.limit_disconnect(objects, config, io);
+        if self.ending != Ending::Not {
+            match self.ending {
+                Ending::AfterData => self.limit_disconnect(objects, config, io),
+                Ending::Drain => self.drain(objects, config, io),
+                Ending::Not | Ending::Fin | Ending::Abort | Ending::Done => {}
+            }
         }
         let is_drained = pumped == TransmitOutcome::Drained;
         if pumped == TransmitOutcome::Deferred && !core::mem::replace(&mut self.is_deferred, true) {
@@ -445,11 +448,7 @@ impl Stream {
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(io);
         }
-        let is_after_data = self.ending == Ending::AfterData
-            && is_drained
-            && !(self.is_rc() && self.has_requests(objects));
-        let is_fin_due = self.ending == Ending::Fin || is_after_data;
-        if is_fin_due {
+        if self.ending != Ending::Not && self.is_fin_due(objects, is_drained) {
             self.ending = Ending::Done;
             if matches!(self.phase, Phase::Ended) && self.deadline.is_none() {
                 // After a Reply that rejects, the peer has to close as well.
@@ -457,6 +456,25 @@ impl Stream {
             }
             io.shutdown();
         }
+    }
+
+    /// Returns true if the FIN is due. `is_drained` is true if all data that can be sent is passed to the transport.
+    fn is_fin_due(&self, objects: &Objects, is_drained: bool) -> bool {
+        match self.ending {
+            Ending::Fin => true,
+            Ending::AfterData => is_drained && !(self.is_rc() && self.has_requests(objects)),
+            Ending::Not | Ending::Drain | Ending::Abort | Ending::Done => false,
+        }
+    }
+
+    /// Releases withdrawn memory, and configures the transport.
+    #[cold]
+    #[inline(never)]
+    fn do_chores(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
+        if core::mem::take(&mut self.is_rc_new) {
+            io.send_fin_at_exit();
+        }
+        self.release_withdrawn(objects, config, io);
     }
 
     /// Returns the queue pair if there is no work: full operation continues, and all posted requests are done.

@@ -167,7 +167,7 @@ impl Stream {
         io: &impl LlpStream,
         terminate: Terminate,
     ) {
-        self.note_executed();
+        self.note_executed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
             let status = WcStatus::of_violation(terminate.number);
             operation.transmitter.report_failure(status);

@@ -4,6 +4,7 @@
 //! delivered with its last segment. In an in-order stream all of it is placed by then.
 
 mod behind;
+mod counted;
 mod extensions;
 mod private;
 
@@ -195,19 +196,56 @@ impl Receiver {
         Ok(Received::All { may_send })
     }
 
-    /// Processes one ULPDU.
+    /// Processes one ULPDU, with a message that waits for its receive before it, or after a wait.
     ///
     /// # Errors
     /// As [`Receiver::receive`]. A message without a receive changes no state.
-    #[inline(always)]
-    pub(super) fn handle(
+    #[cold]
+    pub(super) fn handle_late(
         &mut self,
         objects: &mut Objects,
         id: QpId,
         transmitter: &mut Transmitter,
         ulpdu: &[u8],
     ) -> Result<UlpduOutcome, Box<Failure>> {
-        let (placed, handled) = match rdmap::parse(ulpdu) {
+        self.handle_any(objects, id, transmitter, ulpdu, rdmap::parse(ulpdu))
+    }
+
+    /// Processes one ULPDU.
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`]. A message without a receive changes no state.
+    #[inline(always)]
+    fn handle(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        ulpdu: &[u8],
+    ) -> Result<UlpduOutcome, Box<Failure>> {
+        match rdmap::parse(ulpdu) {
+            Ok(Inbound::Write { segment, payload }) => {
+                match self.write(objects, id, &segment, payload) {
+                    Ok(()) => Ok(UlpduOutcome::Placed),
+                    Err(error) => Err(failure(ulpdu, error.into())),
+                }
+            }
+            other => self.handle_any(objects, id, transmitter, ulpdu, other),
+        }
+    }
+
+    /// Processes a ULPDU of any kind.
+    // Not inlined: one copy for all callers, and Writes are not slower.
+    #[inline(never)]
+    fn handle_any(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        ulpdu: &[u8],
+        parsed: Result<Inbound<'_>, RdmapError>,
+    ) -> Result<UlpduOutcome, Box<Failure>> {
+        let (placed, handled) = match parsed {
             Ok(Inbound::Write { segment, payload }) => {
                 let placed = self.write(objects, id, &segment, payload).map_err(UlpduError::from);
                 (placed, UlpduOutcome::Placed)
@@ -243,16 +281,10 @@ impl Receiver {
                 (Err(Self::refusal(objects, id, ulpdu, error).into()), UlpduOutcome::Placed)
             }
         };
-        match placed {
-            Ok(()) => Ok(handled),
-            Err(UlpduError { error, receive_status }) => {
-                let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
-                Err(Box::new(Failure { terminate, receive_status, truncation: None }))
-            }
-        }
+        placed.map(|()| handled).map_err(|error| failure(ulpdu, error))
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(
         &mut self,
         objects: &mut Objects,
@@ -260,16 +292,28 @@ impl Receiver {
         segment: &TaggedSegment,
         payload: &[u8],
     ) -> Result<(), WireError> {
-        let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
+        let Objects { qps, regions, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
+        if qp.is_rc() {
+            return self.counted_write(objects, id, segment, payload);
+        }
+        self.place_write(qp, regions, segment, payload).map(drop)
+    }
+
+    /// Checks and places a segment of a Write.
+    #[inline(always)]
+    fn place_write(
+        &mut self,
+        qp: &mut Qp,
+        regions: &Regions,
+        segment: &TaggedSegment,
+        payload: &[u8],
+    ) -> Result<TaggedPlacement, WireError> {
         // The rights are checked first: the error of a foreign buffer takes precedence (RFC 5041 §7.1).
         if !payload.is_empty() {
             let TaggedSegment { stag: Stag(token), offset, .. } = *segment;
             let right = Access::REMOTE_WRITE;
-            if !qp.rights.contains(right) {
-                return Err(WireError::OperationStreamCatastrophic);
-            }
-            let granted = objects
-                .regions
+            let granted = regions
                 .access_again(
                     &mut self.write_region,
                     qp.user(),
@@ -283,21 +327,9 @@ impl Receiver {
                 self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
             granted.place(payload);
             qp.stats.write_segments_placed += 1;
-            self.write_placed(placed);
-            return Ok(());
+            return Ok(placed);
         }
-        let placed = self.writes.accept(segment, 0).map_err(|error| error.wire())?;
-        self.write_placed(placed);
-        Ok(())
-    }
-
-    /// Records the end of a Write.
-    #[inline(always)]
-    const fn write_placed(&mut self, placed: TaggedPlacement) {
-        if let Some(octets) = placed.message_octets {
-            self.write_octets = octets;
-            self.executed = self.executed.wrapping_add(1);
-        }
+        self.writes.accept(segment, 0).map_err(|error| error.wire())
     }
 
     fn read_request(
@@ -313,7 +345,7 @@ impl Receiver {
         if let (Some(qp), 1..) = (objects.qps.get(id), read.request.octets) {
             let ReadRequest { source_stag, source_offset, octets, .. } = read.request;
             let right = Access::REMOTE_READ;
-            if !qp.rights.contains(right) {
+            if !qp.permits(right) {
                 return Err(WireError::OperationStreamCatastrophic);
             }
             objects
@@ -446,6 +478,13 @@ impl Receiver {
         }
         Ok(())
     }
+}
+
+/// Failure of a stream by an error in a ULPDU.
+#[cold]
+fn failure(ulpdu: &[u8], UlpduError { error, receive_status }: UlpduError) -> Box<Failure> {
+    let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
+    Box::new(Failure { terminate, receive_status, truncation: None })
 }
 
 /// Completes the receive of a message.

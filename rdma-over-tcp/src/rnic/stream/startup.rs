@@ -134,6 +134,7 @@ impl Stream {
         self.history.negotiated = Some(*negotiated);
         self.history.limits = Some(limits);
         self.is_rc_new = service == QpService::Rc;
+        self.has_chores |= self.is_rc_new;
         self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),
             // The limit in the start-up frame is binding, not the smaller of both.

@@ -182,6 +182,7 @@ impl Transmitter {
 
     /// Drops all work. Only `terminate`, if given, is still sent.
     pub(super) fn abandon(&mut self, terminate: Option<Terminate>) {
+        self.abandon_suspended();
         self.message = None;
         self.payload.clear();
         self.responses.clear();
@@ -213,6 +214,7 @@ impl Transmitter {
     /// Returns true if a message of the consumer is being segmented.
     pub(super) fn is_cutting_request(&self) -> bool {
         self.message.as_ref().is_some_and(|message| message.source.is_request())
+            || self.has_suspended()
     }
 
     /// Returns true if a response is being segmented.
@@ -236,13 +238,22 @@ impl Transmitter {
 
     /// Returns true if there is nothing to send, and no posted request is outstanding, except those that wait for the
     /// peer's acknowledgment.
+    #[inline(always)]
     pub(super) fn has_no_work(&self, qp: &Qp) -> bool {
         (qp.sends.is_empty() || self.is_rc() && !qp.sends.has_queued()) && self.is_idle()
     }
 
     /// Sends the pending Terminate, if there is one, even without room: it is the last message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
+        if self.terminate.is_some() {
+            self.send_last(io);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_last(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
             let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
             self.push_acknowledgment(&mut builder);
@@ -325,7 +336,7 @@ impl Transmitter {
             }
             self.push_header(builder, &rtr_header(kind));
         }
-        self.push_acknowledgment(builder);
+        self.begin_list(builder);
         loop {
             if self.message.is_none() {
                 match self.start_message(qp, regions, limits, builder)? {
@@ -364,9 +375,9 @@ impl Transmitter {
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(builder, &header, is_copied);
                     if cut.last {
-                        finish_request(qp, is_copied && !self.is_rc());
-                        if is_counted {
-                            self.message_sent();
+                        match self.is_rc() {
+                            true => self.count_sent(qp, is_counted),
+                            false => finish_request(qp, is_copied),
                         }
                     }
                 }
@@ -412,18 +423,17 @@ fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     }
 }
 
-/// Progress of a request when all of its message is passed to the transport. It is done if `is_done`, unless it is a
-/// Read.
-const fn sent(is_read: bool, is_done: bool) -> Progress {
-    match is_done && !is_read {
+/// Progress of a request when all of its message is passed to the transport.
+const fn sent(is_read: bool, is_copied: bool) -> Progress {
+    match is_copied && !is_read {
         true => Progress::Done(WcStatus::Success),
         false => Progress::Sent,
     }
 }
 
 /// Advances the request whose message is completely segmented.
-fn finish_request(qp: &mut Qp, is_done: bool) {
+fn finish_request(qp: &mut Qp, is_copied: bool) {
     let Some(request) = qp.sends.next_mut() else { return };
     let is_read = request.kind.awaits_response();
-    qp.sends.advance(sent(is_read, is_done));
+    qp.sends.advance(sent(is_read, is_copied));
 }

@@ -3,8 +3,11 @@
 //! iWARP has no receiver-not-ready: a message without a receive ends the connection (RFC 5041 §7.2). Programs written
 //! for InfiniBand depend on the sender's retries. With `Config::receive_wait` the first segment of the message is kept,
 //! and so is the data after it, up to [`OCTETS_MAX`]. Then no more data is accepted from the transport, so that TCP's
-//! window stops the peer. Responses to requests of this end are executed in any case, because the consumer may post its
-//! next receive only after them. The wait ends when a receive is posted or the time has expired.
+//! window stops the peer. The wait ends when a receive is posted or the time has expired.
+//!
+//! Responses to requests of this end, and acknowledgments of them, are executed in any case, because the consumer may
+//! post its next receive only after them. While this end has requests, up to [`SOUGHT_OCTETS_MAX`] are kept, to reach
+//! the responses behind them: more than is in flight when the peer suspends its requests.
 //!
 //! The disconnect event follows the data of the peer. But a consumer that waits for that event posts no more receives.
 //! So when the peer has closed and [`Config::end_wait`](crate::rnic::Config::end_wait) has expired, the event is raised
@@ -23,6 +26,10 @@ use super::failure::Failure;
 /// Maximum number of octets kept, with the waiting message.
 pub(super) const OCTETS_MAX: usize = 1 << 20;
 
+/// Maximum number of octets kept while this end has requests: the default limits of Linux for the buffers of both ends
+/// of a socket are 10 MiB.
+pub(super) const SOUGHT_OCTETS_MAX: usize = 16 << 20;
+
 /// State of a stream whose message waits for a receive.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -34,24 +41,30 @@ pub(super) struct Waiting {
     pub(super) failure: Box<Failure>,
     /// True if the peer has closed.
     pub(super) is_peer_closed: bool,
+    /// Start of the wait.
+    pub(super) since: Instant,
     /// End of the wait; `None`: unlimited.
     pub(super) until: Option<Instant>,
     /// True if a deadline has expired: the end of the wait, or the disconnect event of a peer that has closed, is due.
     pub(super) is_due: bool,
     /// True if the peer's retries have expired.
     pub(super) is_given_up: bool,
+    /// True if this end has requests, whose responses may be in the data that follows.
+    pub(super) has_requests: bool,
 }
 
 impl Waiting {
-    pub(super) fn new(ulpdu: &[u8], failure: Box<Failure>, until: Option<Instant>) -> Self {
+    pub(super) fn new(ulpdu: &[u8], failure: Box<Failure>) -> Self {
         let mut waiting = Self {
             kept: Vec::new(),
             start: 0,
             failure,
             is_peer_closed: false,
-            until,
+            since: Instant::ZERO,
+            until: None,
             is_due: false,
             is_given_up: false,
+            has_requests: false,
         };
         waiting.keep(ulpdu);
         waiting
@@ -83,7 +96,21 @@ impl Waiting {
 
     /// Returns true if no more data is accepted.
     pub(super) fn is_full(&self) -> bool {
-        self.kept.len() - self.start >= OCTETS_MAX
+        self.octets() >= self.limit()
+    }
+
+    /// Returns true if data is accepted again after a refusal. Each refusal costs a copy of the refused data, so not
+    /// after each message.
+    pub(super) fn has_much_room(&self) -> bool {
+        self.octets() <= self.limit() / 2
+    }
+
+    fn octets(&self) -> usize {
+        self.kept.len() - self.start
+    }
+
+    const fn limit(&self) -> usize {
+        if self.has_requests { SOUGHT_OCTETS_MAX } else { OCTETS_MAX }
     }
 
     /// Drops the message and all later requests of the peer.

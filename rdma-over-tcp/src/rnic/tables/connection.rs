@@ -1,6 +1,6 @@
 //! Connector and queue pair while their connection is established, fails and ends.
 
-use super::Objects;
+use super::{FollowUp, Objects};
 use crate::{
     error::EndReason,
     rnic::{
@@ -76,7 +76,7 @@ impl Objects {
             if let Some(endpoint) = connector.endpoint.take() {
                 self.endpoints.release(endpoint);
             }
-            self.retries.push(id);
+            self.follow_ups.push(FollowUp::Connect(id));
             return;
         }
         self.counters.connect_failure += 1;

@@ -56,8 +56,17 @@ pub(crate) struct Objects {
     pub(crate) may_defer: bool,
     /// Streams with a deferred list.
     pub(crate) deferred: Vec<StreamId>,
-    /// Connectors whose peer does not support enhanced start-up: the core connects them again.
-    pub(crate) retries: Vec<ConnectorId>,
+    /// Work of the core after the current call.
+    pub(crate) follow_ups: Vec<FollowUp>,
+}
+
+/// Work of the core after a call that has found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FollowUp {
+    /// The peer of a connector does not support enhanced start-up: the core connects it again.
+    Connect(ConnectorId),
+    /// A stream of [`QpService::Rc`](crate::rnic::QpService) has executed messages: the core schedules it.
+    Acknowledge(StreamId),
 }
 
 impl Objects {
@@ -102,7 +111,7 @@ impl Objects {
             held: Vec::new(),
             may_defer: false,
             deferred: Vec::new(),
-            retries: Vec::new(),
+            follow_ups: Vec::new(),
         }
     }
 

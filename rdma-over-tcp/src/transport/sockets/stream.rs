@@ -157,6 +157,11 @@ impl SocketStream {
         !self.queue.is_empty()
     }
 
+    /// Returns true if data is queued, and the kernel's buffer has no room.
+    pub(super) fn awaits_room(&self) -> bool {
+        !self.is_writable && self.has_queued()
+    }
+
     /// Writes queued data to the kernel with one system call. Passes the pieces and the number of bytes written to
     /// `record`, and returns the number.
     ///

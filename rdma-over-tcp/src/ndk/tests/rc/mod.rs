@@ -324,6 +324,8 @@ mod sockets {
             responses_overtake_waiting_messages
             sender_pauses
             much_data_behind_a_message_is_delivered
+            responses_overtake_much_data
+            partly_sent_message_waits
             waiting_messages_of_a_closed_peer;
         errors:
             failed_requests_have_exact_statuses

@@ -137,6 +137,106 @@ pub(super) fn much_data_behind_a_message_is_delivered() {
     assert!(passive.content(1 << 20, 100_000) == pattern(100_000, 5));
 }
 
+// As `responses_overtake_waiting_messages`, with more data in flight before the responses than is kept otherwise.
+#[test]
+pub(super) fn responses_overtake_much_data() {
+    const WRITES: u64 = 20;
+    let mut bench = Bench::new(18);
+    let (active, passive) = connected(&mut bench);
+    bench.window = 4 << 20;
+    bench.is_cut = true;
+    for (end, peer) in [(&active, &passive), (&passive, &active)] {
+        peer.fill(0, 1000, 7);
+        end.read(1, (300_000, 1000), peer.remote(0));
+        end.send(2, 0, 1000);
+        (0..WRITES).for_each(|n| end.write(3 + n, (0, 100_000), peer.remote(1 << 20)));
+    }
+    bench.settle();
+    bench.is_cut = false;
+    bench.settle();
+    for end in [&active, &passive] {
+        assert_eq!(end.outcomes(), success([1]));
+        assert!(end.content(300_000, 1000) == pattern(1000, 7));
+    }
+    active.receive(90, 600_000, 1000);
+    passive.receive(90, 600_000, 1000);
+    bench.settle();
+    for end in [&active, &passive] {
+        let mut outcomes = end.outcomes();
+        outcomes.sort_unstable_by_key(|(context, _)| *context);
+        let expected: Vec<_> = (2..3 + WRITES).chain([90]).collect();
+        assert_eq!(
+            outcomes,
+            expected.into_iter().map(|n| (n, WcStatus::Success)).collect::<Vec<_>>()
+        );
+    }
+}
+
+// The request that is partly sent when its sender is informed of the wait is suspended, so that a response passes. It
+// continues when the receive is posted.
+#[test]
+pub(super) fn partly_sent_request_is_suspended() {
+    const LARGE: usize = 1 << 20;
+    let mut bench = Bench::new(19);
+    let (active, passive) = connected(&mut bench);
+    bench.window = 64 * 1024;
+    active.fill(0, LARGE, 5);
+    active.send(1, 0, 10);
+    active.write(2, (0, LARGE), passive.remote(LARGE));
+    bench.settle();
+    let sent = || active.adapter.with(|rnic, _| rnic.counters().fpdu_out_octets);
+    let suspended = sent();
+    passive.read(5, (0, 1000), active.remote(0));
+    bench.settle();
+    assert_eq!(passive.outcomes(), success([5]));
+    assert!(passive.content(0, 1000) == pattern(LARGE, 5)[..1000]);
+    assert!((1000..10_000).contains(&(sent() - suspended)), "the response alone");
+    assert_eq!(active.outcomes(), []);
+    passive.receive(11, 0, 10);
+    bench.settle();
+    assert_eq!(
+        (active.outcomes(), passive.outcomes()),
+        (success([1, 2]).into(), success([11]).into())
+    );
+    assert!(passive.content(LARGE, LARGE) == pattern(LARGE, 5));
+}
+
+// The message that waits may itself be partly sent. It continues although the number of executed messages is the same.
+#[test]
+pub(super) fn partly_sent_message_waits() {
+    const LARGE: usize = 1 << 20;
+    let mut bench = Bench::new(20);
+    let (active, passive) = connected(&mut bench);
+    bench.window = 64 * 1024;
+    active.fill(0, LARGE, 5);
+    for context in [1, 2] {
+        active.send(context, 0, LARGE);
+        bench.settle();
+        assert_eq!(active.outcomes(), []);
+        passive.receive(10 + context, LARGE, LARGE);
+        bench.settle();
+        assert_eq!(active.outcomes(), success([context]));
+        assert_eq!(passive.outcomes(), success([10 + context]));
+        assert!(passive.content(LARGE, LARGE) == pattern(LARGE, 5));
+    }
+}
+
+// Changed parameters apply to the message that waits, from the start of its wait.
+#[test]
+fn changed_time_applies_to_a_waiting_message() {
+    let mut bench = Bench::new(21);
+    let (active, passive) = connected(&mut bench);
+    passive.set_peer(Some(1), TIMER * 100);
+    active.send(1, 0, 10);
+    bench.settle();
+    bench.advance(TIMER);
+    passive.set_peer(Some(2), TIMER);
+    bench.advance(TIMER / 2);
+    assert_eq!(active.outcomes(), []);
+    bench.advance(TIMER);
+    assert_eq!(active.outcomes(), [(1, WcStatus::RnrRetryExceeded)]);
+}
+
 // What has arrived before the peer's FIN still completes, if this end has no requests that the peer would have to
 // execute.
 #[test]

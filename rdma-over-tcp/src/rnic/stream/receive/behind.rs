@@ -41,7 +41,7 @@ impl Receiver {
                     waiting.keep(ulpdu);
                     continue;
                 }
-                match this.handle(objects, id, transmitter, ulpdu)? {
+                match this.handle_late(objects, id, transmitter, ulpdu)? {
                     UlpduOutcome::Placed | UlpduOutcome::MaySend => {}
                     UlpduOutcome::Terminate(terminate) => {
                         return Ok(Received::Terminate(terminate));

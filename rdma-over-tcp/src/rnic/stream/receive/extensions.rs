@@ -125,7 +125,7 @@ impl Receiver {
     ) -> Result<(), WireError> {
         self.take_request(transmitter, segment, ATOMIC_REQUEST_OCTETS)?;
         let Some(qp) = objects.qps.get(id) else { return Ok(()) };
-        if !qp.rights.contains(Access::REMOTE_ATOMIC) {
+        if !qp.permits(Access::REMOTE_ATOMIC) {
             return Err(WireError::OperationStreamCatastrophic);
         }
         atomic.accept(qp.user(), &objects.regions)?;

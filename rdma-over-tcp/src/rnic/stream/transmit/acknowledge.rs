@@ -2,12 +2,15 @@
 
 use offload_engine::memory::Span;
 
-use super::{ListBuilder, Transmitter};
+use super::{ListBuilder, OutboundMessage, Transmitter};
 use crate::{
     error::WireError,
     mpa::GatherList,
     rdmap::{Acknowledgment, Syndrome},
-    rnic::status::WcStatus,
+    rnic::{
+        queues::{qp::Qp, send_queue::Progress},
+        status::WcStatus,
+    },
 };
 
 impl Transmitter {
@@ -22,12 +25,13 @@ impl Transmitter {
         self.acknowledgments.as_ref().is_some_and(|acknowledgments| acknowledgments.is_due())
     }
 
-    /// Records the number of messages of the peer that were executed.
-    #[inline]
-    pub(in crate::rnic::stream) fn set_executed(&mut self, count: u32) {
-        if let Some(acknowledgments) = &mut self.acknowledgments {
+    /// Records the number of messages of the peer that were executed. Returns true if an acknowledgment has become due.
+    pub(in crate::rnic::stream) fn set_executed(&mut self, count: u32) -> bool {
+        self.acknowledgments.as_mut().is_some_and(|acknowledgments| {
+            let was_due = acknowledgments.is_due();
             acknowledgments.executed = count;
-        }
+            acknowledgments.is_due() && !was_due
+        })
     }
 
     /// Schedules an acknowledgment for the next message of the peer, which waits for a receive.
@@ -35,12 +39,10 @@ impl Transmitter {
         self.report(Syndrome::NotReady);
     }
 
-    /// Cancels the effect of [`Transmitter::report_not_ready`], if it was not sent yet.
-    pub(in crate::rnic::stream) fn cancel_not_ready(&mut self) {
-        if let Some(acknowledgments) = &mut self.acknowledgments
-            && acknowledgments.condition == Some(Syndrome::NotReady)
-        {
-            acknowledgments.condition = None;
+    /// Ends the effect of [`Transmitter::report_not_ready`].
+    pub(in crate::rnic::stream) fn report_ready(&mut self) {
+        if let Some(acknowledgments) = &mut self.acknowledgments {
+            acknowledgments.end_wait();
         }
     }
 
@@ -55,8 +57,22 @@ impl Transmitter {
         }
     }
 
-    /// Adds the acknowledgment that is due to the list.
+    /// Adds the acknowledgment that is due to the list, and suspends or resumes the message in progress.
     #[inline]
+    pub(super) fn begin_list(
+        &mut self,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
+    ) {
+        if self.is_rc() {
+            self.push_acknowledgment(builder);
+            if let Some(acknowledgments) = &mut self.acknowledgments {
+                acknowledgments.suspend_or_resume(&mut self.message);
+            }
+        }
+    }
+
+    /// Adds the acknowledgment that is due to the list.
+    #[inline(never)]
     pub(super) fn push_acknowledgment(
         &mut self,
         builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
@@ -67,20 +83,55 @@ impl Transmitter {
         }
     }
 
-    /// Returns true if no request may start, because the peer has no receive for an earlier one.
+    /// Returns true if no request may start, because the peer has no receive for an earlier one, or a request is
+    /// suspended for this reason.
     #[inline]
     pub(super) fn is_paused(&self) -> bool {
-        self.acknowledgments.as_ref().is_some_and(|acknowledgments| acknowledgments.is_paused)
+        self.acknowledgments.as_ref().is_some_and(|acknowledgments| {
+            acknowledgments.is_paused || acknowledgments.suspended.is_some()
+        })
     }
 
-    /// Number of the next message; `None`: messages are not numbered.
-    #[inline]
-    pub(super) fn next_number(&self) -> Option<u32> {
-        self.acknowledgments.as_ref().map(|acknowledgments| acknowledgments.sent)
+    /// Returns true if a request is suspended.
+    pub(super) fn has_suspended(&self) -> bool {
+        self.acknowledgments
+            .as_ref()
+            .is_some_and(|acknowledgments| acknowledgments.suspended.is_some())
+    }
+
+    /// Drops the suspended request.
+    pub(super) fn abandon_suspended(&mut self) {
+        if let Some(acknowledgments) = &mut self.acknowledgments {
+            acknowledgments.suspended = None;
+        }
+    }
+
+    /// Assigns its number to the message of the next request, which starts. All of the message is passed to TCP if
+    /// `is_whole`.
+    // Not inlined, so that requests of another service are not slower.
+    #[inline(never)]
+    pub(super) fn count_started(&mut self, qp: &mut Qp, source: &OutboundMessage, is_whole: bool) {
+        if let Some(acknowledgments) = &self.acknowledgments
+            && source.is_counted()
+            && let Some(request) = qp.sends.next_mut()
+        {
+            request.msn = acknowledgments.sent;
+        }
+        if is_whole {
+            self.count_sent(qp, source.is_counted());
+        }
+    }
+
+    /// Advances the next request, whose message is passed to TCP. It waits for the peer.
+    #[inline(never)]
+    pub(super) fn count_sent(&mut self, qp: &mut Qp, is_counted: bool) {
+        qp.sends.advance(Progress::Sent);
+        if is_counted {
+            self.message_sent();
+        }
     }
 
     /// Records that a numbered message is passed to TCP.
-    #[inline]
     pub(super) fn message_sent(&mut self) {
         if let Some(acknowledgments) = &mut self.acknowledgments {
             acknowledgments.sent = acknowledgments.sent.wrapping_add(1);

@@ -2,8 +2,14 @@
 //!
 //! Sends, Writes and immediate data are numbered from 0 at both ends, modulo 2^32, in the order of the stream. The
 //! zero-length Write of the start-up has a number, too. The receiver counts the messages that it has executed. It
-//! reports the count once per receive pass, also between the segments of another message.
+//! reports the count once per pass of the transport, also between the segments of another message.
+//!
+//! A sender whose message waits for a receive starts no request, and suspends the one that is partly sent. Responses and
+//! acknowledgments continue. So the data behind the waiting message is limited to that in flight. The sender continues
+//! after a higher count, or after the same count without the condition: the wait is over, but the message is not
+//! complete.
 
+use super::Message;
 use crate::{
     ddp::{HeaderOctets, Msn},
     error::WireError,
@@ -18,8 +24,10 @@ pub(super) struct Acknowledgments {
     pub(super) sent: u32,
     /// Own messages that the peer has executed.
     acknowledged: u32,
-    /// True if the next own message waits for a receive of the peer: no request starts.
+    /// True if the next own message waits for a receive of the peer: no request starts or continues.
     pub(super) is_paused: bool,
+    /// Request that was partly sent when the pause began. No other one starts before its end.
+    pub(super) suspended: Option<Message>,
     /// Status with which the peer has failed a request. Its Terminate follows.
     pub(super) reported: Option<WcStatus>,
     /// Messages of the peer executed.
@@ -28,6 +36,8 @@ pub(super) struct Acknowledgments {
     announced: u32,
     /// Condition for the next acknowledgment, which is due for it alone.
     pub(super) condition: Option<Syndrome>,
+    /// True if the last acknowledgment has reported that a message of the peer waits.
+    is_wait_announced: bool,
     msn: Msn,
 }
 
@@ -37,10 +47,12 @@ impl Acknowledgments {
             sent: 0,
             acknowledged: 0,
             is_paused: false,
+            suspended: None,
             reported: None,
             executed: 0,
             announced: 0,
             condition: None,
+            is_wait_announced: false,
             msn: Msn::FIRST,
         }
     }
@@ -57,9 +69,32 @@ impl Acknowledgments {
         }
         self.announced = self.executed;
         let syndrome = self.condition.take().unwrap_or(Syndrome::Executed);
+        self.is_wait_announced = syndrome == Syndrome::NotReady;
         let msn = self.msn;
         self.msn = msn.next();
         Some(acknowledgment_header(msn, &Acknowledgment { count: self.executed, syndrome }))
+    }
+
+    /// Records that no message of the peer waits any more. If the peer was informed of the wait, it is informed of the
+    /// end.
+    pub(super) fn end_wait(&mut self) {
+        if self.condition == Some(Syndrome::NotReady) {
+            self.condition = None;
+        }
+        if self.is_wait_announced && self.condition.is_none() {
+            self.condition = Some(Syndrome::Executed);
+        }
+    }
+
+    /// Suspends the message in progress if the pause has begun, or resumes the suspended one.
+    pub(super) fn suspend_or_resume(&mut self, message: &mut Option<Message>) {
+        if self.is_paused {
+            if message.as_ref().is_some_and(|message| message.source.is_counted()) {
+                self.suspended = message.take();
+            }
+        } else if message.is_none() {
+            *message = self.suspended.take();
+        }
     }
 
     /// Processes an acknowledgment of the peer. `is_cutting` is true if a request is partly passed to TCP. Returns true
@@ -80,7 +115,7 @@ impl Acknowledgments {
             return Err(WireError::OperationUnspecified);
         }
         self.acknowledged = count;
-        if advanced > 0 {
+        if advanced > 0 || syndrome == Syndrome::Executed {
             self.is_paused = false;
         }
         let has_next = is_cutting || self.sent != self.acknowledged;

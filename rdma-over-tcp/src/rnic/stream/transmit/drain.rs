@@ -18,10 +18,11 @@ use crate::{
 impl Transmitter {
     /// Drops all requests. Acknowledgments and responses remain, and `terminate`, if given, is sent after them.
     pub(in crate::rnic::stream) fn abandon_requests(&mut self, terminate: Option<Terminate>) {
+        self.abandon_suspended();
         if self.is_cutting_request() {
             self.message = None;
-            self.payload.clear();
         }
+        self.payload.clear();
         self.outstanding.clear();
         self.rtr = None;
         self.terminate = terminate;

@@ -18,7 +18,7 @@ use crate::{
         queues::{
             qp::Qp,
             send_queue::Progress,
-            wr::{Remote, WqeKind, WrFlags},
+            wr::{Remote, SendWord, WqeKind, WrFlags},
         },
         stream::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits},
     },
@@ -41,10 +41,10 @@ impl Transmitter {
                 return Ok(started);
             }
         }
-        match self.start_response(qp.user(), regions)? {
-            true => Ok(Started::Begun),
-            false => Ok(Started::Nothing),
+        if self.responses.is_empty() || !self.start_response(qp.user(), regions)? {
+            return Ok(Started::Nothing);
         }
+        Ok(Started::Begun)
     }
 
     /// Starts the next response. Returns false if there is none.
@@ -110,14 +110,13 @@ impl Transmitter {
                     }
                     continue;
                 }
-                WqeKind::Send { invalidate } => {
-                    let kind = SendKind::new(*invalidate, solicited);
+                WqeKind::Send { word } => {
+                    let kind = match *word {
+                        SendWord::None => SendKind::new(None, solicited),
+                        SendWord::Invalidate(stag) => SendKind::new(Some(stag), solicited),
+                        SendWord::Immediate(data) => SendKind::Immediate { data, solicited },
+                    };
                     request.msn = self.send_msn.0;
-                    qp.stats.sends += 1;
-                    OutboundMessage::Send { kind, msn: self.send_msn }
-                }
-                WqeKind::SendImmediate { data } => {
-                    let kind = SendKind::Immediate { data: *data, solicited };
                     qp.stats.sends += 1;
                     OutboundMessage::Send { kind, msn: self.send_msn }
                 }
@@ -169,12 +168,13 @@ impl Transmitter {
             if is_copied && !is_captured {
                 qp.stats.copied_aside_bytes += u64::from(octets);
             }
-            self.number(qp, serial, &source);
+            self.number(serial, &source);
+            if self.is_rc() {
+                self.count_started(qp, &source, pushed);
+            } else if pushed {
+                qp.sends.advance(sent(awaits_response, true));
+            }
             if pushed {
-                qp.sends.advance(sent(awaits_response, !self.is_rc()));
-                if source.is_counted() {
-                    self.message_sent();
-                }
                 return Ok(Started::Whole);
             }
             let segmenter = Segmenter::new(octets);
@@ -185,12 +185,7 @@ impl Transmitter {
 
     /// Assigns the next message number, and registers the expected response.
     #[inline]
-    fn number(&mut self, qp: &mut Qp, serial: u64, source: &OutboundMessage) {
-        if let Some(number) = self.next_number().filter(|_| source.is_counted())
-            && let Some(request) = qp.sends.get_mut(serial)
-        {
-            request.msn = number;
-        }
+    fn number(&mut self, serial: u64, source: &OutboundMessage) {
         let response = match *source {
             OutboundMessage::Write { .. }
             | OutboundMessage::Response(_)
