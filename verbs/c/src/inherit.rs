@@ -74,11 +74,15 @@ unsafe extern "C" fn after() {
 }
 
 unsafe extern "C" fn forked() {
-    let connections = held_connections().map(|mut it| it.take()).unwrap_or_default();
-    for number in connections {
-        // SAFETY: no memory is involved. The descriptor is a copy of the parent's, whose adapter this process does not
-        // run.
-        unsafe { libc::close(number) };
+    match held_connections() {
+        Some(mut connections) => {
+            for number in connections.take() {
+                // SAFETY: no memory is involved. The descriptor is a copy of the parent's, whose adapter this process
+                // does not run.
+                unsafe { libc::close(number) };
+            }
+        }
+        None => ConnectionDescriptors::abandon(),
     }
     ForkGate::open();
     process::forked();

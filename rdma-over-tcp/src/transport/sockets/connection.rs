@@ -8,7 +8,10 @@ use alloc::{collections::BTreeSet, vec::Vec};
 use std::{
     ops::Deref,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{
+        Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -21,8 +24,12 @@ use rustix::io::Errno;
 /// Numbers of the descriptors of all connections of this process.
 static NUMBERS: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
 
-fn numbers() -> MutexGuard<'static, BTreeSet<RawFd>> {
-    NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+/// True if the lock of the numbers is that of a thread of the parent, which does not exist in this process.
+static IS_ABANDONED: AtomicBool = AtomicBool::new(false);
+
+fn numbers() -> Option<MutexGuard<'static, BTreeSet<RawFd>>> {
+    let is_usable = !IS_ABANDONED.load(Ordering::Relaxed);
+    is_usable.then(|| NUMBERS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Number in the set, removed when it is dropped.
@@ -31,7 +38,9 @@ struct Number(RawFd);
 
 impl Drop for Number {
     fn drop(&mut self) {
-        numbers().remove(&self.0);
+        if let Some(mut numbers) = numbers() {
+            numbers.remove(&self.0);
+        }
     }
 }
 
@@ -51,7 +60,9 @@ impl ConnectionSocket {
         let mut numbers = numbers();
         let socket = create()?;
         let number = socket.as_raw_fd();
-        numbers.insert(number);
+        if let Some(numbers) = &mut numbers {
+            numbers.insert(number);
+        }
         Ok(Self { _number: Number(number), socket })
     }
 }
@@ -79,6 +90,9 @@ impl ConnectionDescriptors {
     /// may be a signal handler that has interrupted such a thread.
     #[must_use]
     pub fn hold(limit: Duration) -> Option<Self> {
+        if IS_ABANDONED.load(Ordering::Relaxed) {
+            return None;
+        }
         let since = std::time::Instant::now();
         loop {
             match NUMBERS.try_lock() {
@@ -88,6 +102,12 @@ impl ConnectionDescriptors {
                 Err(TryLockError::WouldBlock) => thread::yield_now(),
             }
         }
+    }
+
+    /// Ends the use of the numbers, in the child of a fork during which the caller did not hold them: another thread
+    /// may have held them. The child's connections are not recorded.
+    pub fn abandon() {
+        IS_ABANDONED.store(true, Ordering::Relaxed);
     }
 
     /// Removes and returns the numbers, in the child of a fork. The caller closes them. None if the program has closed
