@@ -162,6 +162,47 @@ fn protocols_between_endpoints_connected_by_socket_address() {
     results::note_on(Device::Roce, &programs, &transport, seen, begun.elapsed());
 }
 
+// Without UCX_TLS, UCX skips an iWARP device and uses TCP. On a RoCE device it opens ud_verbs as well, and exits.
+#[test]
+fn default_transports() {
+    if lacks_ucx() {
+        return;
+    }
+    if !results::are_enabled() {
+        println!("skipped: long test, run by tests/verbs/run");
+        return;
+    }
+    let mode = if releases::codename() == WITHOUT_PROTOCOLS { "" } else { "-P 0 " };
+    let line = format!("ucx_perftest {mode}-t tag_lat -s 8 -n 100 -w 10");
+    let client_line = format!("{line} 127.0.0.1");
+    for (device, code, says, seen) in [
+        (Device::Iwarp, 0, "Final:", "by TCP, without the device"),
+        (Device::Roce, 255, "failed to create UD QP", "both exit: failed to create UD QP"),
+    ] {
+        let (transport, begun) = (Transport::sockets(), Instant::now());
+        let mut server = transport.start(End::Server, device.options(), &line);
+        let listens = server.wait_for_listener(transport.host(), PORT, LIMIT);
+        assert_eq!(listens, Ok(()), "{}", server.report());
+        let mut client = transport.start(End::Client, device.options(), &client_line);
+        let ended =
+            [&mut client, &mut server].map(|end| end.wait(LIMIT).map(|status| status.code()));
+        client.kill();
+        server.kill();
+        let report = || format!("{}\n{}", server.report(), client.report());
+        assert_eq!(ended, [Ok(Some(code)), Ok(Some(code))], "{}", report());
+        assert!(client.report().contains(says), "{}", report());
+        let programs = Programs {
+            order: results::UCX + 17,
+            name: "ucx_perftest_default",
+            package: "ucx-utils",
+            options: "",
+            server: Some(&line),
+            client: &client_line,
+        };
+        results::note_on(device, &programs, &transport, seen, begun.elapsed());
+    }
+}
+
 fn transfer_all(transport: fn() -> Transport) {
     let is_long = results::are_enabled();
     let has_protocols = is_long && releases::codename() != WITHOUT_PROTOCOLS;
