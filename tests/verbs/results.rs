@@ -43,9 +43,9 @@ fn write(file: &Path, text: &str) {
     fs::write(file, text).expect("a writable directory");
 }
 
-/// Writes the output of the programs on that transport and on the iWARP device, and their run time.
+/// Writes the output of programs without an option for the device, on that transport, and their run time.
 pub(crate) fn note(programs: &Programs<'_>, transport: &Transport, seen: &str, took: Duration) {
-    note_on(Device::Iwarp, programs, transport, seen, took);
+    note_on(Device::of_environment(), programs, transport, seen, took);
 }
 
 /// Writes the output of the programs on that device and transport, and their run time.

@@ -248,7 +248,7 @@ fn run_mpi(device: Device, words: &str, name: &str, order: usize, says: &str) {
 #[test]
 fn mpi() {
     let words = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
-    run_mpi(Device::Iwarp, words, "ring", results::SUITES, "ring and all-to-all");
+    run_mpi(Device::of_environment(), words, "ring", results::SUITES, "ring and all-to-all");
 }
 
 /// True if the release's UCX exchanges addresses by datagrams only, which is reported.

@@ -1,10 +1,12 @@
 //! Placement of a test's programs: on kernel sockets of one network namespace, or on two nodes there; and their device.
 
+use std::env;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{Scratch, command};
 use flue_test_support::netns::Namespace;
+use flue_verbs_abi::settings;
 use serde_json::Value;
 
 use crate::group::{Group, listens};
@@ -22,6 +24,15 @@ pub(crate) enum Device {
 }
 
 impl Device {
+    /// Device of programs that a test starts without an option for it. `tests/verbs/run` sets it for a second run of
+    /// these tests.
+    pub(crate) fn of_environment() -> Self {
+        match env::var(settings::DEVICE).as_deref() {
+            Ok("roce") => Self::Roce,
+            _ => Self::Iwarp,
+        }
+    }
+
     /// Options of `flue run`.
     pub(crate) const fn options(self) -> &'static str {
         match self {
