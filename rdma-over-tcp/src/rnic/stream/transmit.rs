@@ -35,7 +35,10 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use offload_engine::memory::Span;
 
 pub(super) use self::message::{Outstanding, Response};
-use self::{acknowledgments::Acknowledgments, message::OutboundMessage};
+use self::{
+    acknowledgments::Acknowledgments,
+    message::{Message, OutboundMessage},
+};
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
@@ -44,7 +47,7 @@ use super::{
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
     mpa::{Encoder, GatherList, Slab, startup::RtrKind},
-    rdmap::{PendingRead, ReadRequest, Segmenter, Terminate, rtr_header, terminate_header},
+    rdmap::{PendingRead, ReadRequest, Terminate, rtr_header, terminate_header},
     rnic::{
         config::{Config, FpduSize},
         memory::region::{Owner, Regions},
@@ -62,15 +65,6 @@ use crate::{
 
 /// Maximum size in bytes of a message that is copied.
 pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
-
-/// Message being segmented.
-#[derive(Debug)]
-struct Message {
-    source: OutboundMessage,
-    segmenter: Segmenter,
-    /// True if its payload is copied.
-    is_copied: bool,
-}
 
 /// Outcome of starting a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

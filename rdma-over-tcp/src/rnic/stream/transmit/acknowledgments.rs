@@ -4,12 +4,12 @@
 //! zero-length Write of the start-up has a number, too. The receiver counts the messages that it has executed. It
 //! reports the count once per pass of the transport, also between the segments of another message.
 //!
-//! A sender whose message waits for a receive starts no request, and suspends the one that is partly sent. Responses and
-//! acknowledgments continue. So the data behind the waiting message is limited to that in flight. The sender continues
-//! after a higher count, or after the same count without the condition: the wait is over, but the message is not
-//! complete.
+//! A sender whose message waits for a receive starts no request, and suspends the one that is partly sent. Responses
+//! and acknowledgments continue. So the data behind the waiting message is limited to that in flight. The sender
+//! continues after a higher count, or after the same count without the condition: the wait is over, but the message is
+//! not complete.
 
-use super::Message;
+use super::message::Message;
 use crate::{
     ddp::{HeaderOctets, Msn},
     error::WireError,
@@ -75,7 +75,7 @@ impl Acknowledgments {
         Some(acknowledgment_header(msn, &Acknowledgment { count: self.executed, syndrome }))
     }
 
-    /// Records that no message of the peer waits any more. If the peer was informed of the wait, it is informed of the
+    /// Records that no message of the peer waits. If the peer was informed of the wait, it is informed of the
     /// end.
     pub(super) fn end_wait(&mut self) {
         if self.condition == Some(Syndrome::NotReady) {

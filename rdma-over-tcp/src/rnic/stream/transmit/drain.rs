@@ -3,7 +3,10 @@
 
 use offload_engine::memory::Span;
 
-use super::{ListBuilder, Message, OutboundMessage, Transmitter};
+use super::{
+    ListBuilder, Transmitter,
+    message::{Message, OutboundMessage},
+};
 use crate::{
     mpa::GatherList,
     rdmap::Terminate,

@@ -4,7 +4,7 @@ use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
     rdmap::{
         ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, AtomicRequest, AtomicResponse,
-        IMMEDIATE_OCTETS, PendingRead, READ_REQUEST_OCTETS, ReadRequest, SendKind,
+        IMMEDIATE_OCTETS, PendingRead, READ_REQUEST_OCTETS, ReadRequest, Segmenter, SendKind,
         atomic_request_header, atomic_response_header, immediate_header, read_request_header,
         read_response_header, send_header, write_header,
     },
@@ -21,6 +21,15 @@ pub(super) enum OutboundMessage {
     Atomic { msn: Msn, request: AtomicRequest },
     AtomicResponse { msn: Msn, response: AtomicResponse },
     Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
+}
+
+/// Message being segmented.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) source: OutboundMessage,
+    pub(super) segmenter: Segmenter,
+    /// True if its payload is copied.
+    pub(super) is_copied: bool,
 }
 
 impl OutboundMessage {

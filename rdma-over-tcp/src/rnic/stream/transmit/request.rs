@@ -3,9 +3,9 @@
 use offload_engine::memory::Span;
 
 use super::{
-    ListBuilder, Message, Started, Transmitter,
+    ListBuilder, Started, Transmitter,
     memory::RequestMemory,
-    message::{OutboundMessage, Outstanding, Response},
+    message::{Message, OutboundMessage, Outstanding, Response},
     sent,
 };
 use crate::{
