@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Options with the test of each; options of the launcher are tested in `launch`, `--map` in `tap`, `--port-map` in
 /// `addresses`.
-const TESTED: [&str; 11] = [
+const TESTED: [&str; 12] = [
     "library",
     "device",
     "log",
