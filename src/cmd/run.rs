@@ -115,7 +115,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "[HOST:]PORT=PORT")]
     pub port_map: Vec<PortMapping>,
 
-    /// Let peers reach queue pairs that the program connects at these ports, 1024..=65535; with --device roce
+    /// Accept peers of --device roce at these ports, 1024..=65535
     ///
     /// For firewalls, which admit TCP connections to these ports. Each process of the program listens at one port for
     /// each 256 queue pairs. Default: ports that the kernel or the node selects.

@@ -469,6 +469,26 @@ static void not_ready(void)
 	destroy(&one), destroy(&other);
 }
 
+/* A changed timer applies to the connection that exists: one retry of 655 ms instead of 0.64 ms. */
+static void not_ready_timer(void)
+{
+	struct end one, other;
+	make(&one, 1), make(&other, 2);
+	CHECK(init(&one) == 0 && init(&other) == 0);
+	CHECK(rtr(&one, other.qp->qp_num, 2) == 0 && rts_with(&one, 1) == 0);
+	CHECK(rtr(&other, one.qp->qp_num, 1) == 0 && rts(&other) == 0);
+	CHECK(receive(&other, 10, 64) == 0 && post(&one, 1, IBV_WR_SEND, NULL) == 0);
+	expect(&one, 1, IBV_WC_SUCCESS);
+	expect(&other, 10, IBV_WC_SUCCESS);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .min_rnr_timer = 0 };
+	CHECK(ibv_modify_qp(other.qp, &attr, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER) == 0);
+	double begin = seconds();
+	CHECK(post(&one, 2, IBV_WR_SEND, NULL) == 0);
+	expect(&one, 2, IBV_WC_RNR_RETRY_EXC_ERR);
+	CHECK(seconds() - begin > 0.6);
+	destroy(&one), destroy(&other);
+}
+
 /* In SQD requests are held that were not started, and the end of the others is an event. */
 static void drained(void)
 {
@@ -672,6 +692,7 @@ int main(int argc, char **argv)
 	static const struct test tests[] = {
 		{ "identity", identity }, { "refused", refused_changes }, { "pair", pair }, { "srq", with_srq }, { "itself", itself },
 		{ "early", early }, { "many", many }, { "absent", absent }, { "errors", errors }, { "not-ready", not_ready },
+		{ "timer", not_ready_timer },
 		{ "last-receive", last_receive }, { "drained", drained }, { "identifiers", identifiers }, { "forked", forked },
 		{ "windows", windows },
 	};

@@ -179,7 +179,7 @@ fn roce_device_has_gids_and_checks_each_change_of_a_queue_pair() {
 #[test]
 fn queue_pairs_connected_by_the_program() {
     connect(&["pair", "srq", "itself", "early", "not-ready", "drained", "identifiers", "forked"]);
-    connect(&["windows"]);
+    connect(&["windows", "timer"]);
 }
 
 #[test]

@@ -22,8 +22,8 @@ use rdma_over_tcp::{
     error::EndReason,
     mpa::startup::StartupError,
     rnic::{
-        ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key, QpId, QpService, RcPeer,
-        ReadLimit, RequestCompletion, Rnic, WcStatus,
+        ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key, QpId, QpService, ReadLimit,
+        RequestCompletion, Rnic, WcStatus,
     },
 };
 
@@ -197,6 +197,9 @@ impl Endpoint {
             }
             _ => {}
         }
+        if given & mask::MIN_RNR_TIMER != 0 {
+            inner.apply_rc_peer(core, self.qp);
+        }
         if given & mask::ACCESS_FLAGS != 0 {
             core.set_qp_access(self.qp, rights(inner.attributes.access_flags))?;
         }
@@ -224,6 +227,7 @@ impl Endpoint {
             stage: Stage::Waiting,
             path,
             connector: None,
+            peer_retries: None,
             twin: None,
             failed: 0,
             error: None,
@@ -276,13 +280,9 @@ impl Endpoint {
         ReadLimit { inbound: max_dest_rd_atomic.into(), outbound }
     }
 
-    /// Returns the policy for messages of this peer without a receive.
-    fn rc_peer(inner: &Inner, peer: &QpDescription) -> RcPeer {
-        RcPeer {
-            // 7: unlimited.
-            rnr_retries: peer.rnr_retry.filter(|retries| *retries < 7),
-            rnr_timer: timing::rnr_timer(inner.attributes.min_rnr_timer),
-        }
+    /// Returns the retries of this peer's messages that find no receive; `None`: unlimited.
+    fn peer_retries(peer: &QpDescription) -> Option<u8> {
+        peer.rnr_retry.filter(|retries| *retries < 7)
     }
 
     /// Offers a request to the queue pair.
@@ -334,7 +334,7 @@ impl Endpoint {
         request: &Request,
         own: &QpDescription,
     ) -> Result<(), ConnectError> {
-        let (limits, policy) = (self.read_limit(inner), Self::rc_peer(inner, &request.description));
+        let limits = self.read_limit(inner);
         let Some(life) = &mut inner.life else { return Err(ConnectError::InvalidState) };
         let connector = request.connector;
         let (this, number) = (self.clone(), life.number);
@@ -355,9 +355,12 @@ impl Endpoint {
                     (self.qp, Some(event), completion)
                 }
             };
-        let _ = core.set_rc_peer(qp, policy);
+        life.peer_retries = Some(Self::peer_retries(&request.description));
+        inner.apply_rc_peer(core, self.qp);
         let begun = core.accept(now, connector, qp, limits, &own.encode(), disconnect, completion);
-        if begun.is_err() {
+        if begun.is_err()
+            && let Some(life) = &mut inner.life
+        {
             match life.role {
                 Role::Itself => life.close_twin(core),
                 Role::Dials | Role::Accepts => {
@@ -512,7 +515,10 @@ impl Endpoint {
             let _ = core.reject(connector, &[]);
             return Err(ConnectError::Refused);
         };
-        let _ = core.set_rc_peer(self.qp, Self::rc_peer(inner, &peer));
+        if let Some(life) = &mut inner.life {
+            life.peer_retries = Some(Self::peer_retries(&peer));
+        }
+        inner.apply_rc_peer(core, self.qp);
         let this = self.clone();
         let event = self.disconnect_event(number, connector);
         let completion = Box::new(move |outcome| this.established(number, connector, outcome));

@@ -1,13 +1,16 @@
 //! Life of a queue pair that its program connects: from RTR to the next reset, with at most one connection.
 
-use std::net::{SocketAddr, SocketAddrV6};
+use std::{
+    iter,
+    net::{SocketAddr, SocketAddrV6},
+};
 
 use rdma_over_tcp::{
     error::{EndReason, ErrorNumber},
-    rnic::{Access, CompletionRetention, ConnectError, ConnectorId, QpId, QpState, Rnic},
+    rnic::{Access, CompletionRetention, ConnectError, ConnectorId, QpId, QpState, RcPeer, Rnic},
 };
 
-use super::{numbers, request::close};
+use super::{numbers, request::close, timing};
 use crate::{
     async_event::{AsyncEventKind, event_of},
     attributes::{IbvQpState, RcAttributes},
@@ -64,6 +67,8 @@ pub(super) struct Life {
     pub(super) stage: Stage,
     pub(super) path: Path,
     pub(super) connector: Option<ConnectorId>,
+    /// Retries of the peer's messages that find no receive, once the peer has sent them: [`RcPeer::rnr_retries`].
+    pub(super) peer_retries: Option<Option<u8>>,
     /// Hidden queue pair of a connection to itself, and its connector.
     pub(super) twin: Option<(QpId, ConnectorId)>,
     /// Dials that have failed.
@@ -186,6 +191,17 @@ impl Inner {
     /// Returns the life with this number if the connector is its current one.
     pub(super) fn current(&mut self, life: u64, connector: ConnectorId) -> Option<&mut Life> {
         self.life.as_mut().filter(|it| it.number == life && it.connector == Some(connector))
+    }
+
+    /// Sets the policy for messages of the peer without a receive, at the queue pair and its twin.
+    pub(super) fn apply_rc_peer(&self, core: &mut Rnic, qp: QpId) {
+        let Some(Life { peer_retries: Some(retries), twin, .. }) = &self.life else { return };
+        let rnr_timer = timing::rnr_timer(self.attributes.min_rnr_timer);
+        let peer = RcPeer { rnr_retries: *retries, rnr_timer };
+        for qp in iter::once(qp).chain(twin.map(|(twin, _)| twin)) {
+            // A queue pair of another service has no policy.
+            let _ = core.set_rc_peer(qp, peer);
+        }
     }
 
     /// Ends the life: closes its connection, or the attempt.
