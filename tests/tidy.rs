@@ -33,7 +33,7 @@ const UNSAFE: &[&str] = &[
     "offload-engine/src/link/tun.rs",
     // Signal mask of a thread, which none of the used crates sets.
     "offload-engine/src/thread.rs",
-    // TCP socket options that none of the used crates has: TCP_INFO.
+    // TCP socket options that none of the used crates has: TCP_INFO, IP_BIND_ADDRESS_NO_PORT.
     "offload-engine/src/socket.rs",
     // Memory shared by consumer and adapter, which the other side may write at any time.
     "offload-engine/src/memory",
@@ -45,6 +45,8 @@ const UNSAFE: &[&str] = &[
     // C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
     "verbs/abi/src",
     "verbs/c/src",
+    // Functions of libc that take a path.
+    "verbs/paths/src",
     // C interface of NDKPI: pointers of consumers, and functions that they call.
     "ndkpi/src",
     // Verbs programs and the memory that they register.
@@ -69,6 +71,7 @@ const GUESTS: &[&str] = &[
     "network/src",
     "verbs/core/src",
     "verbs/c/src",
+    "verbs/paths/src",
     "ndkpi/src",
 ];
 /// Thread starts of the standard library, split in two as in [`BANNED`].

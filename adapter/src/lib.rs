@@ -34,6 +34,7 @@ mod mpa;
 mod node;
 mod options;
 pub mod output;
+mod port_range;
 pub mod units;
 
 pub use self::{
@@ -48,7 +49,8 @@ pub use self::{
         parse_burst, parse_interface, parse_nanos, random_seed,
     },
     options::{
-        AdapterOptions, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS, SocketsOptions,
-        Transport, TransportOptions, parse_receive_wait,
+        AdapterOptions, DeviceKind, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS,
+        SocketsOptions, Transport, TransportOptions, parse_receive_wait,
     },
+    port_range::PortRange,
 };

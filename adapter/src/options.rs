@@ -22,6 +22,7 @@ use crate::{
     mpa::{MpaOptions, Switch},
     node::{NodeOptions, OpenLinks, random_seed},
     output::OutputFile,
+    port_range::PortRange,
 };
 
 /// Environment variable in which a launcher passes [`AdapterOptions`] to a program, in JSON.
@@ -40,6 +41,18 @@ pub enum Transport {
     Tap,
     /// TCP sockets of the kernel: no TAP, no privileges, the addresses of this machine
     Kernel,
+}
+
+/// Kind of the device that verbs programs see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum DeviceKind {
+    /// iWARP adapter: programs connect with librdmacm
+    #[default]
+    Iwarp,
+    /// RoCE adapter: programs connect with librdmacm or connect their queue pairs with ibv_modify_qp
+    Roce,
 }
 
 /// Options of kernel sockets.
@@ -134,6 +147,12 @@ pub struct AdapterOptions {
     /// The control socket; `None`: in the directory of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlSocketPath>,
+    /// The device that a verbs program sees.
+    pub device: DeviceKind,
+    /// Ports at which peers reach the queue pairs that a verbs program connects itself; `None`: selected by the kernel
+    /// or the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rendezvous_ports: Option<PortRange>,
 }
 
 /// A running adapter.
@@ -172,7 +191,16 @@ impl AdapterOptions {
     /// Returns `config`, the defaults of a program, overridden by the options that are given.
     #[must_use]
     pub fn configure(&self, config: Config) -> Config {
-        let Self { transport: _, mpa, rfc7306, receive_wait, map: _, control: _ } = self;
+        let Self {
+            transport: _,
+            mpa,
+            rfc7306,
+            receive_wait,
+            map: _,
+            control: _,
+            device: _,
+            rendezvous_ports: _,
+        } = self;
         Config {
             rfc7306: rfc7306.map_or(config.rfc7306, |it| it == Switch::On),
             receive_wait: receive_wait.unwrap_or(config.receive_wait),

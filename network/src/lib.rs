@@ -19,7 +19,7 @@ pub mod plumb;
 pub mod sysctl;
 mod wait;
 
-use std::{fmt, io, time::Duration};
+use std::{collections::HashMap, fmt, io, net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use netlink_packet_core::Nla;
@@ -154,6 +154,25 @@ impl LinkView {
     }
 }
 
+/// Returns the address of a message, unless it is not unique, or not yet known to be. The address of a point-to-point
+/// link is that of its own end.
+fn usable_address(message: &AddressMessage) -> Option<IpAddr> {
+    let (mut own, mut any) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => own = Some(*ip),
+            AddressAttribute::Address(ip) => any = Some(*ip),
+            AddressAttribute::Flags(flags)
+                if flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed) =>
+            {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    own.or(any)
+}
+
 /// Returns true if a bridge port forwards; `None` if `infos` does not describe a bridge port.
 fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
     use netlink_packet_route::link::{BridgePortState, InfoBridgePort};
@@ -185,6 +204,19 @@ fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
         LinkInfo::Data(InfoData::Tun(attributes)) => attributes.iter().any(is_temporary),
         _ => false,
     })
+}
+
+/// Address of an interface that is up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterfaceAddress {
+    /// Address.
+    pub ip: IpAddr,
+    /// Name of the interface.
+    pub name: String,
+    /// Index of the interface.
+    pub index: u32,
+    /// True for the loopback interface.
+    pub is_loopback: bool,
 }
 
 /// rtnetlink socket for one network namespace.
@@ -382,6 +414,37 @@ impl Netlink {
         let request = RouteNetlinkMessage::NewAddress(message);
         let object = format!("{prefix} to {name}");
         self.request("add address", &object, Mode::Create, request).map(drop)
+    }
+
+    /// Returns the addresses of all interfaces that are up, in the order of the kernel, except those that are not
+    /// unique on their link or not yet known to be.
+    ///
+    /// # Errors
+    /// ENOBUFS.
+    pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetError> {
+        let all = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let links = self.request("interfaces", "", Mode::List, all)?;
+        let all = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let addresses = self.request("addresses", "", Mode::List, all)?;
+        let of_link = |answer: &RouteNetlinkMessage| {
+            let RouteNetlinkMessage::NewLink(message) = answer else { return None };
+            let name = message.attributes.iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name.clone()),
+                _ => None,
+            })?;
+            let flags = message.header.flags;
+            let is_loopback = flags.contains(LinkFlags::Loopback);
+            flags.contains(LinkFlags::Up).then_some((message.header.index, (name, is_loopback)))
+        };
+        let links: HashMap<_, _> = links.iter().filter_map(of_link).collect();
+        let of_address = |answer: &RouteNetlinkMessage| {
+            let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
+            let index = message.header.index;
+            let (name, is_loopback) = links.get(&index)?.clone();
+            let ip = usable_address(message)?;
+            Some(InterfaceAddress { ip, name, index, is_loopback })
+        };
+        Ok(addresses.iter().filter_map(of_address).collect())
     }
 
     /// Waits until `name` forwards: up, with carrier, and forwarding if it is a bridge port.

@@ -2,7 +2,7 @@
 //!
 //! One request is outstanding at a time. Replies are matched by sequence number until the kernel's acknowledgment,
 //! error, or end of a dump. Other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read per
-//! request.
+//! request, or [`OBJECTS_MAX`] for a list.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
@@ -20,11 +20,16 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// stale messages.
 const REPLIES_MAX: usize = 256;
 
+/// Maximum number of messages read for a list of objects.
+const OBJECTS_MAX: usize = 65_536;
+
 /// Kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     /// Reads one object.
     Get,
+    /// Reads all objects.
+    List,
     /// Changes or deletes an object that exists.
     Change,
     /// Creates an object that must not exist.
@@ -34,10 +39,11 @@ pub(super) enum Mode {
 impl Mode {
     const fn flags(self) -> u16 {
         NLM_F_REQUEST
-            | NLM_F_ACK
             | match self {
-                Self::Get | Self::Change => 0,
-                Self::Create => NLM_F_CREATE | NLM_F_EXCL,
+                Self::Get | Self::Change => NLM_F_ACK,
+                // The kernel ends a list with a message of its own.
+                Self::List => NLM_F_DUMP,
+                Self::Create => NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
             }
     }
 }
@@ -82,16 +88,16 @@ impl Connection {
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
-        self.replies()
+        self.replies(if mode == Mode::List { OBJECTS_MAX } else { REPLIES_MAX })
     }
 
-    fn replies(&self) -> io::Result<Vec<RouteNetlinkMessage>> {
+    fn replies(&self, messages_max: usize) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut replies = Vec::new();
         let mut seen = 0;
-        while seen < REPLIES_MAX {
+        while seen < messages_max {
             let (datagram, _) = self.socket.recv_from_full()?;
             let mut rest = datagram.as_slice();
-            while !rest.is_empty() && seen < REPLIES_MAX {
+            while !rest.is_empty() && seen < messages_max {
                 seen += 1;
                 let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

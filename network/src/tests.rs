@@ -126,6 +126,15 @@ fn addresses_of_both_families() {
         netlink.set_up("lo").unwrap();
         std::net::TcpListener::bind("10.77.0.1:0").unwrap();
         std::net::TcpListener::bind("[fd77::1]:0").unwrap();
+        netlink.create_bridge("br1", 1500).unwrap();
+        netlink.add_address("br1", "10.78.0.1/24".parse().unwrap()).unwrap();
+        let found = netlink.addresses().unwrap().into_iter();
+        let found: Vec<_> =
+            found.map(|it| format!("{}%{} {}", it.ip, it.name, it.is_loopback)).collect();
+        for expected in ["127.0.0.1%lo true", "10.77.0.1%br0 false", "fd77::1%br0 false"] {
+            assert!(found.iter().any(|it| it == expected), "{expected}: {found:?}");
+        }
+        assert!(!found.iter().any(|it| it.contains("br1")), "interface that is down: {found:?}");
     });
 }
 

@@ -65,6 +65,30 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
     if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
+/// Makes the next bind without a port select an address only (IP_BIND_ADDRESS_NO_PORT). The connect selects the port,
+/// which is then free for connections to other peers.
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn bind_without_port(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let on: libc::c_int = 1;
+    // SAFETY: the call reads an integer. The option also applies to sockets of IPv6.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if outcome == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
 /// Kernel state of a TCP connection (TCP_INFO).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpInfo {

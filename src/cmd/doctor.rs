@@ -111,6 +111,7 @@ pub fn examine() -> Vec<Check> {
     let mut checks = vec![
         Check::new(SOCKETS, false, try_sockets()),
         Check::new("verbs programs", false, try_verbs()),
+        Check::new("files of the device", false, try_files()),
     ];
     let tun = environment::check_tun().map(|()| format!("{} opened", environment::TUN_NODE));
     let has_tun = tun.is_ok();
@@ -189,6 +190,26 @@ fn try_verbs() -> Result<String, Failure> {
             Ok(format!("library {library}; not tested, because {program} is not installed"))
         }
         Err(error) => Err(Failure::lacking(format!("{program}: {error}"))),
+    }
+}
+
+/// Checks the prerequisites of the files of a RoCE device: a program finds the character device and reads a file.
+fn try_files() -> Result<String, Failure> {
+    const SCRIPT: &str = r#"node=${FLUE_VERBS_FILES##*/}; node=/dev/infiniband/${node%%-*}
+test -c "$node" && read -r type </sys/class/infiniband/flue0/node_type && echo "$type" "$node""#;
+    let library = run::find_library(None)?;
+    let mut command = run::command_with_files(&library, OsStr::new("sh"))?;
+    let ended = command.args(["-c", SCRIPT]).stdin(Stdio::null()).output();
+    let Output { status, stdout, stderr } =
+        ended.map_err(|error| Failure::lacking(format!("sh: {error}")))?;
+    match String::from_utf8_lossy(&stdout).trim_end().strip_prefix("1: CA ") {
+        Some(node) if status.success() => {
+            Ok(format!("preloaded library redirects {node} and /sys/class/infiniband/flue0"))
+        }
+        _ => Err(Failure::lacking(format!(
+            "sh does not find the files of the preloaded library: {status}: {}",
+            String::from_utf8_lossy(&stderr).trim_end()
+        ))),
     }
 }
 

@@ -1,11 +1,13 @@
 //! `flue run`: runs an unmodified program of libibverbs and librdmacm on flue.
 //!
 //! The command creates a directory with the names of both libraries, which refer to flue's library, and prepends it to
-//! LD_LIBRARY_PATH. It adds objects to LD_PRELOAD for programs that ignore LD_LIBRARY_PATH, and then executes the
-//! program. So the program keeps process id, descriptors, signals and exit status, and nothing is printed. With `--tap`
-//! or `--verbose` the command remains as the program's parent instead (`launcher`).
+//! LD_LIBRARY_PATH. It adds objects to LD_PRELOAD for programs that ignore LD_LIBRARY_PATH, and for a RoCE device the
+//! library that redirects the device's files (`files`). Then it executes the program. So the program keeps process id,
+//! descriptors, signals and exit status, and nothing is printed. With `--tap` or `--verbose` the command remains as the
+//! program's parent instead (`launcher`).
 
 mod directory;
+mod files;
 mod launcher;
 mod preload;
 mod process;
@@ -20,14 +22,14 @@ use std::{
     iter,
     os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::Command,
+    process::{self as this, Command},
     time::Duration,
 };
 
 use clap::Args;
 use flue_adapter::{
-    AdapterOptions, MpaOptions, NodeOptions, OPTIONS_VARIABLE, SocketsOptions, Switch, TAP_DEFAULT,
-    TransportOptions,
+    AdapterOptions, DeviceKind, MpaOptions, NodeOptions, OPTIONS_VARIABLE, PortRange,
+    SocketsOptions, Switch, TAP_DEFAULT, TransportOptions,
     address_map::{AddressMapping, PortMapping},
     control::socket_path::ControlSocketPath,
     launched::{Launch, LaunchedNode},
@@ -37,7 +39,7 @@ use flue_verbs_abi::settings;
 use host_stack::node::Progress;
 use rustix::fs::StatVfsMountFlags;
 
-use self::usage::Usage;
+use self::{directory::Directory, usage::Usage};
 use crate::{failure::Failure, options::NodeArgs, report::Console};
 
 /// Directories that the dynamic loader searches first.
@@ -72,6 +74,14 @@ pub struct RunArgs {
     )]
     pub program: Vec<OsString>,
 
+    /// Show this device to the program [default: iwarp]
+    ///
+    /// roce: the program may also connect its queue pairs itself, by an exchange of GID, QP number and PSN and
+    /// ibv_modify_qp, as perftest without -R and ibv_rc_pingpong do. Both ends use flue with this option. The wire
+    /// remains iWARP over TCP.
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub device: Option<DeviceKind>,
+
     /// Use this file as libflue_verbs.so [env: FLUE_VERBS_LIBRARY]
     ///
     /// Default: next to the flue executable, or in ../lib/flue.
@@ -104,6 +114,13 @@ pub struct RunArgs {
     /// written in brackets.
     #[arg(long, value_name = "[HOST:]PORT=PORT")]
     pub port_map: Vec<PortMapping>,
+
+    /// Accept peers of --device roce at these ports, 1024..=65535
+    ///
+    /// For firewalls, which admit TCP connections to these ports. Each process of the program listens at one port for
+    /// each 256 queue pairs. Default: ports that the kernel or the node selects.
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub rendezvous_ports: Option<PortRange>,
 
     /// Start-up of MPA.
     #[command(flatten)]
@@ -173,6 +190,8 @@ impl RunArgs {
             receive_wait: self.rnr_timeout.or(inherited.receive_wait),
             map,
             control: control.or(inherited.control),
+            device: self.device.unwrap_or(inherited.device),
+            rendezvous_ports: self.rendezvous_ports.or(inherited.rendezvous_ports),
         })
     }
 
@@ -191,8 +210,19 @@ impl RunArgs {
             (settings::MAP, !self.map.is_empty()),
             (settings::PORT_MAP, !self.port_map.is_empty()),
             (settings::CONTROL, self.node.control.is_some()),
+            (settings::DEVICE, self.device.is_some()),
+            (settings::RENDEZVOUS_PORTS, self.rendezvous_ports.is_some()),
         ];
         variables.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
+
+    /// Returns true if the program sees a RoCE device, whose files programs read.
+    fn wants_device_files(&self, options: &AdapterOptions) -> bool {
+        // As for the library, the variable takes precedence over an enclosing launcher.
+        match env::var(settings::DEVICE) {
+            Ok(kind) if self.device.is_none() => kind == "roce",
+            _ => options.device == DeviceKind::Roce,
+        }
     }
 
     /// Returns true if the program runs on a node.
@@ -282,7 +312,7 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let NodeOptions { pcap, tcp_trace, .. } = &args.node.node;
     let files = pcap.iter().chain(tcp_trace).chain(&args.log);
     files.into_iter().try_for_each(|file| check_writable(file))?;
-    let mut command = command(&library, program)?;
+    let Prepared { mut command, directory } = prepare(&library, program)?;
     command.args(arguments);
     let launch = node.as_ref().map(Launch::prepare).transpose()?;
     let inherited = env::var(OPTIONS_VARIABLE).ok().and_then(|text| text.parse().ok());
@@ -295,6 +325,9 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
         true => command.env_remove(OPTIONS_VARIABLE),
         false => command.env(OPTIONS_VARIABLE, options.to_string()),
     };
+    let wants_files = args.wants_device_files(&options);
+    let files = wants_files.then(|| add_files(&mut command, &directory, &library, &options));
+    let files = files.transpose()?;
     if let Some(log) = absolute(&args.log).map_err(no_directory)? {
         command.env(settings::LOG, log);
     }
@@ -303,7 +336,8 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
         command.env(settings::USAGE, usage.path());
     }
     if launch.is_some() || usage.is_some() {
-        return launcher::run(command, launch, usage.as_ref());
+        let files = files.filter(|_| launch.is_some());
+        return launcher::run(command, launch, usage.as_ref(), files);
     }
     let error = command.exec();
     Err(not_started(program, &error))
@@ -331,11 +365,31 @@ fn check_writable(file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))
 }
 
+/// Command of a program, and the directory with the library.
+struct Prepared {
+    command: Command,
+    directory: Directory,
+}
+
 /// Returns the command of the program, with flue's library before the system's.
 ///
 /// # Errors
 /// The library cannot be placed there, or the loader would ignore it.
 pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
+    prepare(library, program).map(|prepared| prepared.command)
+}
+
+/// As [`command`], with the files of a RoCE device on kernel sockets.
+///
+/// # Errors
+/// As [`command`]; the files cannot be written, or their library is missing.
+pub fn command_with_files(library: &Path, program: &OsStr) -> Result<Command, Failure> {
+    let Prepared { mut command, directory } = prepare(library, program)?;
+    add_files(&mut command, &directory, library, &AdapterOptions::default())?;
+    Ok(command)
+}
+
+fn prepare(library: &Path, program: &OsStr) -> Result<Prepared, Failure> {
     check_mount(library)?;
     if let Some((file, obstacle)) = program::check(program, library)? {
         // Standard error may be closed.
@@ -346,17 +400,56 @@ pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
         );
     }
     let directory = directory::prepare(library)?;
-    let variable = |name| env::var_os(name).unwrap_or_default();
     let mut command = Command::new(program);
     command.env(LOADER_PATH, list([directory.path.as_os_str(), &variable(LOADER_PATH)]));
-    // After the user's objects, which may replace functions.
-    let before = variable(LOADER_PRELOADS);
-    let preloads = directory.preloads.iter().map(AsRef::<OsStr>::as_ref);
-    command.env(LOADER_PRELOADS, list(iter::once(&*before).chain(preloads)));
+    command.env(LOADER_PRELOADS, preloads(&directory.preloads));
+    // Those of an enclosing launcher.
+    command.env_remove(settings::FILES);
     // The user's own option is last and takes precedence.
     let accepting = OsStr::new(ASAN_ACCEPTS_PRELOADS);
     command.env(ASAN_OPTIONS, list([accepting, &variable(ASAN_OPTIONS)]));
-    Ok(command)
+    Ok(Prepared { command, directory })
+}
+
+/// Returns the value of a variable, or an empty one.
+fn variable(name: &str) -> OsString {
+    env::var_os(name).unwrap_or_default()
+}
+
+/// Returns the list of preloaded objects: after the user's, which may replace functions.
+fn preloads(objects: &[PathBuf]) -> OsString {
+    let before = variable(LOADER_PRELOADS);
+    list(iter::once(&*before).chain(objects.iter().map(AsRef::as_ref)))
+}
+
+/// Adds the files of the device, and the library that redirects their paths. Returns their directory.
+///
+/// # Errors
+/// [`Failure::lacking`]: the library is missing, or its file system is mounted noexec. [`Failure::work`]: the files
+/// cannot be written.
+fn add_files(
+    command: &mut Command,
+    directory: &Directory,
+    library: &Path,
+    options: &AdapterOptions,
+) -> Result<PathBuf, Failure> {
+    let file = library.with_file_name(settings::PATHS_LIBRARY_FILE);
+    let file = fs::canonicalize(&file).map_err(|error| {
+        let failure = Failure::lacking(format!("library {}: {error}", file.display()));
+        failure.with_hint(format!("copy {} to that directory", settings::PATHS_LIBRARY_FILE))
+    })?;
+    check_mount(&file)?;
+    let mut objects = directory.preloads.clone();
+    objects.push(directory.link(settings::PATHS_LIBRARY_FILE, &file)?);
+    command.env(LOADER_PRELOADS, preloads(&objects));
+    // Files of a node are removed after the program, since its identity is new in each run.
+    let owner = options.transport.node().map(|_| this::id());
+    let files = files::prepare(&directory.path, &files::Description::of(options), owner);
+    let files = files.map_err(|error| {
+        Failure::work(format!("files of the device in {}: {error}", directory.path.display()))
+    })?;
+    command.env(settings::FILES, &files);
+    Ok(files)
 }
 
 /// Rejects a library that the loader cannot map.
@@ -445,10 +538,12 @@ mod tests {
         assert_eq!(none.options(default(), None).unwrap(), default());
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
                     --rnr-timeout 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
-                    --control none true";
+                    --control none --device roce --rendezvous-ports 4000-4015 true";
         let all = parse(line);
-        assert_eq!(all.overrides().count(), 11);
+        assert_eq!(all.overrides().count(), 13);
         let options = all.options(default(), None).unwrap();
+        assert_eq!(options.device, DeviceKind::Roce);
+        assert_eq!(options.rendezvous_ports, "4000-4015".parse().ok());
         let json = concat!(
             r#"{"transport":{"sockets":{"pcap":"/a"}},"#,
             r#""mpa":{"crc":"off","markers":"on","rtr":"read","revision":"1"},"#

@@ -20,7 +20,7 @@ use crate::test_bed::{LIMIT, ends, under_flue};
 use crate::{FLUE, NEEDS, library, machine};
 
 /// `flue run` with options before the program, with its own directory for temporary files.
-fn launcher(scratch: &Scratch, options: &str, program: &[&str]) -> Command {
+pub(crate) fn launcher(scratch: &Scratch, options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(FLUE);
     command.arg("run").args(options.split_whitespace()).arg("--library").arg(library());
     command.arg("--").args(program);
@@ -37,7 +37,7 @@ fn launcher(scratch: &Scratch, options: &str, program: &[&str]) -> Command {
     command
 }
 
-fn run(command: &mut Command) -> (Output, String, String) {
+pub(crate) fn run(command: &mut Command) -> (Output, String, String) {
     let output = command.stdin(Stdio::null()).output().expect("flue starts");
     let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -242,7 +242,7 @@ int main(void)
 "#;
 
 /// Compiles a program.
-fn compile(scratch: &Scratch, name: &str, source: &str, options: &[&str]) -> PathBuf {
+pub(crate) fn compile(scratch: &Scratch, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let file = scratch.file(name);
     let text = scratch.file(&format!("{name}.c"));
     fs::write(&text, source).expect("a directory of this test");
@@ -380,6 +380,13 @@ fn doctor_reports_verbs_library() {
     let (_, out, _) = run(&mut command);
     let line = out.lines().find(|line| line.contains("verbs programs:")).unwrap_or(&out).to_owned();
     assert!(line.starts_with("ok ") && line.contains("flue0"), "{line}");
+    let files = "ok       files of the device: preloaded library redirects /dev/infiniband/uverbs";
+    assert!(out.contains(files), "{out}");
+    let scratch = Scratch::new();
+    let copy = scratch.file("libflue_verbs.so");
+    fs::copy(library(), &copy).expect("a copied file");
+    let (_, out, _) = run(command.env("FLUE_VERBS_LIBRARY", copy));
+    assert!(out.contains("missing  files of the device: library "), "{out}");
     command.env("FLUE_VERBS_LIBRARY", "/no/such/library.so");
     let (_, out, _) = run(&mut command);
     assert!(out.contains("missing  verbs programs: library /no/such/library.so"), "{out}");

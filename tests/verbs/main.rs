@@ -6,12 +6,15 @@
 //! its test reports that and passes; in CI it fails.
 
 mod addresses;
+mod connect;
+mod crates;
 mod differences;
 mod group;
 mod launch;
 mod loader;
 mod migration;
 mod options;
+mod paths;
 mod programs;
 mod rdma_io;
 mod releases;
@@ -24,6 +27,7 @@ mod suites;
 mod table;
 mod tap;
 mod test_bed;
+mod ucx;
 
 use std::path::PathBuf;
 

@@ -24,8 +24,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Options with the test of each; options of the launcher are tested in `launch`, `--map` in `tap`, `--port-map` in
 /// `addresses`.
-const TESTED: [&str; 10] = [
+const TESTED: [&str; 12] = [
     "library",
+    "device",
     "log",
     "crc",
     "markers",
@@ -35,6 +36,7 @@ const TESTED: [&str; 10] = [
     "rnr_timeout",
     "map",
     "port_map",
+    "rendezvous_ports",
 ];
 
 #[test]
@@ -94,6 +96,23 @@ fn ping(host: &Namespace, server: &str, client: &str) -> String {
     let said = serving.report() + &pinging.report();
     assert_eq!(ended, [Ok(Some(0)), Ok(Some(0))], "{server}, {client}: {said}");
     said
+}
+
+// The transport type, and GIDs that are addresses, show a program the kind of the device.
+#[test]
+fn device() {
+    if is_lacking() || lacks(&[Need::Tool("ibv_devinfo")]) {
+        return;
+    }
+    let host = machine();
+    for (options, is_roce) in [("", false), ("--device iwarp", false), ("--device roce", true)] {
+        let mut program = Group::start(&host, under_flue(options, "ibv_devinfo -v"));
+        let status = program.wait(LIMIT).expect("the end of the program");
+        let said = program.said();
+        let shown = ["iWARP (1)", "InfiniBand (0)", "RoCE v2"].map(|text| said.contains(text));
+        let expected = [!is_roce, is_roce, is_roce];
+        assert!(status.success() && shown == expected, "{options}: {}", program.report());
+    }
 }
 
 #[test]
@@ -257,6 +276,7 @@ fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
             let [line] = lines[..] else { panic!("expected one line: {log}\n{}", server.report()) };
             let has = |text: &str| line.contains(text);
             assert!(has("ibv_modify_qp to RTR: ") && has("librdmacm") && has("-R"), "{line}");
+            assert!(has("--device roce"), "{line}");
         }
     }
 }

@@ -1,6 +1,9 @@
 """Runs the tests that Debian packages with pyverbs, and prints for each, separated by tabs: outcome, name and reason.
 
-    packaged_tests.py SOURCE SCRATCH    the directory of the tests as packaged, and an empty one for copies that are not compressed
+    packaged_tests.py SOURCE SCRATCH [DEVICE GID_INDEX]
+
+SOURCE is the directory of the tests as packaged, SCRATCH an empty one for copies that are not compressed. DEVICE is flue0 if not
+given.
 """
 import gzip
 import os
@@ -8,7 +11,8 @@ import shutil
 import sys
 import unittest
 
-source, scratch = sys.argv[1:]
+source, scratch = sys.argv[1:3]
+device, gid_index = sys.argv[3:] or ["flue0", "0"]
 copies = os.path.join(scratch, "tests")
 os.mkdir(copies)
 for name in os.listdir(source):
@@ -17,8 +21,8 @@ for name in os.listdir(source):
     with packed, open(os.path.join(copies, name.removesuffix(".gz")), "wb") as copy:
         shutil.copyfileobj(packed, copy)
 
-# The port's GID is that of an iWARP device, a MAC address and zeros: the tests use it only if it is given explicitly.
-sys.argv = ["run_tests.py", "--dev", "flue0", "--port", "1", "--gid", "0"]
+# An iWARP device has one GID, a MAC address and zeros: the tests use it only if it is given explicitly.
+sys.argv = ["run_tests.py", "--dev", device, "--port", "1", "--gid", gid_index]
 sys.path[:0] = [scratch, copies]
 from args_parser import parser  # noqa: E402
 

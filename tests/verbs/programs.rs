@@ -1,4 +1,4 @@
-//! Tests of the table's rows, on kernel sockets and on nodes.
+//! Tests of the table's rows, on either device, on kernel sockets and on nodes.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::differences;
 use crate::group::{Group, ending};
 use crate::results::{self, Programs};
 use crate::table::{InCi, ROWS, Row, Seen};
-use crate::test_bed::{End, LIMIT, Transport, under_flue};
+use crate::test_bed::{Device, End, LIMIT, Transport, under_flue};
 use crate::{FLUE, NEEDS, library};
 
 /// Time limit for a program with all message sizes or many steps, and for complete runs on any machine.
@@ -41,15 +41,17 @@ fn check_in(end: &mut Group, limit: Duration, says: &[&str]) -> Result<(), Strin
 /// Description of the failure, with the output of both.
 fn run_pair(
     transport: &Transport,
+    device: Device,
     row: &Row,
     under: impl Fn(&str, &str) -> Command,
 ) -> Result<String, String> {
-    let is_long = row.in_ci == InCi::No || results::are_enabled();
+    let is_long = row.in_ci(device) == Some(InCi::No) || results::are_enabled();
     let limit = if is_long { LONG_LIMIT } else { LIMIT };
-    let difference = differences::of(row.name);
+    let difference = differences::of(device, row.name);
     let more = difference.map_or("", |difference| difference.options);
     let start = |end, line| {
-        let options = format!("{} {} {more}", transport.options(end), row.options);
+        let of_transport = transport.options(end);
+        let options = format!("{} {of_transport} {} {more}", device.options(), row.options);
         transport.start_command(end, under(&options, line))
     };
     let Some((line, port)) = row.server else {
@@ -65,8 +67,13 @@ fn run_pair(
     let mut server = start(End::Server, line);
     let mut client = None;
     let mut run = || {
-        transport.wait_for_listener(&server, port).map_err(|wrong| format!("server {wrong}"))?;
-        if difference.is_some_and(|difference| difference.listens_by_tcp) {
+        // The node of a program that connects its own queue pairs listens before the program does.
+        if !row.listens_by_tcp {
+            transport
+                .wait_for_listener(&server, port)
+                .map_err(|wrong| format!("server {wrong}"))?;
+        }
+        if row.listens_by_tcp || difference.is_some_and(|difference| difference.listens_by_tcp) {
             let listens = server.wait_for_listener(transport.host(), port, limit);
             listens.map_err(|wrong| format!("server {wrong}"))?;
         }
@@ -119,15 +126,20 @@ fn row(name: &str) -> Option<&'static Row> {
     (!lacking).then_some(row)
 }
 
-fn run_row(name: &str, transport: impl Fn() -> Transport, is_in_ci: impl Fn(InCi) -> bool) {
+fn run_row(
+    name: &str,
+    device: Device,
+    transport: impl Fn() -> Transport,
+    is_in_ci: impl Fn(InCi) -> bool,
+) {
     let Some(row) = row(name) else { return };
-    if !is_in_ci(row.in_ci) && !results::are_enabled() {
+    if !row.in_ci(device).is_some_and(is_in_ci) && !results::are_enabled() {
         println!("skipped: long test, run by tests/verbs/run");
         return;
     }
     let (transport, begun) = (transport(), Instant::now());
-    let difference = differences::of(name);
-    let seen = match (run_pair(&transport, row, under_flue), difference) {
+    let difference = differences::of(device, name);
+    let seen = match (run_pair(&transport, device, row, under_flue), difference) {
         (Ok(said), None) => result(row, &said),
         (Err(wrong), Some(difference)) if difference.explains(&wrong) => {
             format!("fails: {}", difference.reason)
@@ -144,32 +156,56 @@ fn run_row(name: &str, transport: impl Fn() -> Transport, is_in_ci: impl Fn(InCi
         server: row.server.map(|(line, _)| line),
         client: row.client,
     };
-    results::note(&programs, &transport, &seen, begun.elapsed());
+    results::note_on(device, &programs, &transport, &seen, begun.elapsed());
+}
+
+/// Tests of rows, on one device and one transport.
+macro_rules! tests {
+    ($device:ident on sockets: $($name:ident)*) => {
+        $(#[test] fn $name() {
+            let is_in_ci = |when| when != InCi::No;
+            run_row(stringify!($name), Device::$device, Transport::sockets, is_in_ci);
+        })*
+    };
+    ($device:ident on nodes: $($name:ident)*) => {
+        $(#[test] fn $name() {
+            if !lacks(&[Need::Tun]) {
+                let is_in_ci = |when| when == InCi::Both;
+                run_row(stringify!($name), Device::$device, Transport::nodes, is_in_ci);
+            }
+        })*
+    };
 }
 
 macro_rules! rows {
-    ($($name:ident)*) => {
-        const TESTED: &[&str] = &[$(stringify!($name)),*];
+    (iwarp [$($iwarp:ident)*] either [$($either:ident)*] roce [$($roce:ident)*]) => {
+        const TESTED: [&[&str]; 3] =
+            [&[$(stringify!($iwarp)),*], &[$(stringify!($either)),*], &[$(stringify!($roce)),*]];
         mod sockets {
             use super::*;
-            $(#[test] fn $name() {
-                run_row(stringify!($name), Transport::sockets, |when| when != InCi::No);
-            })*
+            tests!(Iwarp on sockets: $($iwarp)* $($either)*);
         }
         mod nodes {
             use super::*;
-            $(#[test] fn $name() {
-                if !lacks(&[Need::Tun]) {
-                    run_row(stringify!($name), Transport::nodes, |when| when == InCi::Both);
-                }
-            })*
+            tests!(Iwarp on nodes: $($iwarp)* $($either)*);
+        }
+        mod roce_sockets {
+            use super::*;
+            tests!(Roce on sockets: $($either)* $($roce)*);
+        }
+        mod roce_nodes {
+            use super::*;
+            tests!(Roce on nodes: $($either)* $($roce)*);
         }
     };
 }
 
 rows! {
-    ibv_devices
+    iwarp [
     ibv_devinfo
+    fi_info
+    ] either [
+    ibv_devices
     rping
     rping_of_1500_bytes
     rping_of_64_kib
@@ -217,15 +253,55 @@ rows! {
     fio_write_in_threads
     fio_read_in_threads
     fio_send_in_threads
-    fi_info
     fi_pingpong
     fi_pingpong_of_datagrams
+    ] roce [
+    ibv_devinfo_roce
+    fi_info_roce
+    ibv_rc_pingpong
+    ibv_rc_pingpong_by_events
+    ibv_rc_pingpong_many
+    ibv_rc_pingpong_large
+    ibv_rc_pingpong_compared
+    ibv_srq_pingpong
+    ibv_srq_pingpong_by_events
+    ib_write_bw_connected
+    ib_read_bw_connected
+    ib_send_bw_connected
+    ib_write_lat_connected
+    ib_read_lat_connected
+    ib_send_lat_connected
+    ib_atomic_bw_connected
+    ib_atomic_lat_connected
+    ib_write_bw_connected_of_all_sizes
+    ib_read_bw_connected_of_all_sizes
+    ib_send_bw_connected_of_all_sizes
+    ib_write_lat_connected_of_all_sizes
+    ib_read_lat_connected_of_all_sizes
+    ib_send_lat_connected_of_all_sizes
+    ib_write_bw_connected_both_ways
+    ib_send_bw_connected_both_ways
+    ib_read_bw_connected_both_ways
+    ib_write_bw_of_gid_index
+    ib_send_bw_connected_by_events
+    ib_send_bw_connected_with_srq
+    ib_write_bw_with_immediate_data
+    ib_write_lat_with_immediate_data
+    ]
 }
 
 #[test]
 fn every_row_is_a_test() {
-    let rows: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-    assert_eq!(rows, TESTED);
+    let names = |is_of: fn(&Row) -> bool| {
+        ROWS.iter().filter(|row| is_of(row)).map(|row| row.name).collect::<Vec<_>>()
+    };
+    let rows = [
+        names(|row| row.roce.is_none()),
+        names(|row| row.iwarp.is_some() && row.roce.is_some()),
+        names(|row| row.iwarp.is_none()),
+    ];
+    assert_eq!(rows.each_ref().map(Vec::as_slice), TESTED);
+    assert!(ROWS.iter().all(|row| row.iwarp.is_some() || row.roce.is_some()));
 }
 
 // Container without root, /dev/net/tun, user namespaces or capabilities.
@@ -235,7 +311,12 @@ fn programs_run_without_privileges() {
         return;
     }
     let scratch = Scratch::new();
-    let copies = [(FLUE.into(), "flue"), (library(), "libflue_verbs.so")];
+    let paths = "libflue_verbs_paths.so";
+    let copies = [
+        (FLUE.into(), "flue"),
+        (library(), "libflue_verbs.so"),
+        (library().with_file_name(paths), paths),
+    ];
     for (from, name) in copies {
         fs::copy(from, scratch.file(name)).expect("a copied program");
     }
@@ -252,10 +333,17 @@ fn programs_run_without_privileges() {
         command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
         command
     };
-    for (order, name) in ["rping", "ib_write_bw", "fio_write"].into_iter().enumerate() {
+    let rows = [
+        (Device::Iwarp, "rping"),
+        (Device::Iwarp, "ib_write_bw"),
+        (Device::Iwarp, "fio_write"),
+        (Device::Roce, "ibv_rc_pingpong"),
+        (Device::Roce, "ib_write_bw_connected"),
+    ];
+    for (order, (device, name)) in rows.into_iter().enumerate() {
         let Some(row) = row(name) else { continue };
         let (transport, begun) = (Transport::sockets(), Instant::now());
-        let said = run_pair(&transport, row, unprivileged)
+        let said = run_pair(&transport, device, row, unprivileged)
             .unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
         let programs = Programs {
             order: results::UNPRIVILEGED + order,
@@ -265,7 +353,7 @@ fn programs_run_without_privileges() {
             server: row.server.map(|(line, _)| line),
             client: row.client,
         };
-        results::note(&programs, &transport, &result(row, &said), begun.elapsed());
+        results::note_on(device, &programs, &transport, &result(row, &said), begun.elapsed());
     }
 }
 

@@ -30,8 +30,10 @@ const PACKAGES: [&str; 6] = [
     "rdmacm-utils",
 ];
 
-/// Tests that run in the root: one start-up each of rdma-core, perftest and pyverbs.
-const TESTS: [&str; 4] = [
+/// Tests that run in the root: one start-up each of rdma-core, perftest and pyverbs, on either device.
+const TESTS: [&str; 6] = [
+    "programs::roce_sockets::ib_write_bw_with_immediate_data",
+    "programs::roce_sockets::ibv_rc_pingpong",
     "programs::sockets::ib_write_bw",
     "programs::sockets::ibv_devinfo",
     "programs::sockets::rping",

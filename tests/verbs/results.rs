@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use crate::test_bed::Transport;
+use crate::test_bed::{Device, Transport};
 
 /// Environment variable with a directory for results, with a subdirectory for each row of the table; tests/verbs/run
 /// sets it.
@@ -43,16 +43,29 @@ fn write(file: &Path, text: &str) {
     fs::write(file, text).expect("a writable directory");
 }
 
-/// Writes the output of the programs on that transport, and their run time.
+/// Writes the output of programs without an option for the device, on that transport, and their run time.
 pub(crate) fn note(programs: &Programs<'_>, transport: &Transport, seen: &str, took: Duration) {
+    note_on(Device::of_environment(), programs, transport, seen, took);
+}
+
+/// Writes the output of the programs on that device and transport, and their run time.
+pub(crate) fn note_on(
+    device: Device,
+    programs: &Programs<'_>,
+    transport: &Transport,
+    seen: &str,
+    took: Duration,
+) {
     let Some(directory) = directory() else { return };
     let &Programs { order, name, package, options, server, client } = programs;
     let row = directory.join(format!("{order:03}-{name}"));
     let cells = [code(options), code(server.unwrap_or_default()), code(client)].join(" | ");
     write(&row.join("programs"), &format!("| {package} | {cells} |"));
-    let cell = match transport {
-        Transport::Sockets(_) => "sockets",
-        Transport::Nodes(_) => "nodes",
+    let cell = match (device, transport) {
+        (Device::Iwarp, Transport::Sockets(_)) => "sockets",
+        (Device::Iwarp, Transport::Nodes(_)) => "nodes",
+        (Device::Roce, Transport::Sockets(_)) => "roce-sockets",
+        (Device::Roce, Transport::Nodes(_)) => "roce-nodes",
     };
     write(&row.join(cell), &format!(" {seen} ({:.1} s) |", took.as_secs_f64()));
 }
@@ -66,3 +79,6 @@ pub(crate) const SUITES: usize = 140;
 pub(crate) const MIGRATION: usize = 160;
 pub(crate) const RDMA_IO: usize = 170;
 pub(crate) const STORAGE: usize = 180;
+pub(crate) const CONNECT: usize = 190;
+pub(crate) const UCX: usize = 200;
+pub(crate) const CRATES: usize = 220;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use serde_json::Value;
 use crate::group::{Group, ending};
 use crate::releases;
 use crate::results::{self, Programs};
-use crate::test_bed::{End, Transport, ends, under_flue};
+use crate::test_bed::{Device, End, Transport, ends, under_flue};
+use crate::ucx;
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -60,9 +61,9 @@ fn modules_of_pyverbs() {
     assert_eq!((ended, ran.said().as_str()), (Ok(Some(0)), "flue0\n"), "{}", ran.report());
 }
 
-// Each test that iWARP can pass passes. The tests skip themselves for features that the device does not have.
-#[test]
-fn tests_of_pyverbs() {
+/// Runs the tests of pyverbs on the device, and compares each outcome with the list of this release. At least
+/// `passes_min` of the list pass.
+fn run_packaged_tests(device: Device, list: &str, order: usize, passes_min: usize) {
     if lacks(NEEDS) {
         return;
     }
@@ -70,12 +71,9 @@ fn tests_of_pyverbs() {
         println!("skipped: {PACKAGED} not found (Debian package python3-pyverbs)");
         return;
     }
-    // Each release packages different tests.
-    let codename = releases::codename();
-    let list = format!("packaged_tests.{codename}.txt");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/");
     let Ok(expected) = fs::read_to_string(format!("{path}{list}")) else {
-        println!("skipped: {list} not found: no expected results for release {codename:?}");
+        println!("skipped: {list} not found: no expected results for this release");
         return;
     };
     let (host, scratch, begun) = (machine(), Scratch::new(), Instant::now());
@@ -83,7 +81,7 @@ fn tests_of_pyverbs() {
     fs::create_dir(&copies).expect("a directory");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/packaged_tests.py");
     let line = format!("/usr/bin/python3 {script} {PACKAGED} {}", copies.display());
-    let inner = under_flue("", &line);
+    let inner = under_flue(device.options(), &line);
     let mut program = Command::new("unshare");
     program
         .args(["--mount", "sh", "-c", WITH_INTERFACE, "sh"])
@@ -95,7 +93,8 @@ fn tests_of_pyverbs() {
     assert!(status.success(), "{}\n{}", ending(status), ran.report());
     let said = ran.said();
     let (seen, expected) = (outcomes(&said), outcomes(&expected));
-    assert!(expected.values().filter(|(outcome, _)| *outcome == "ok").count() >= 30);
+    let passes = expected.values().filter(|(outcome, _)| *outcome == "ok").count();
+    assert!(passes >= passes_min, "{passes} tests of {list} pass, expected {passes_min}");
     for (name, (outcome, why)) in &expected {
         let (now, reason) = seen.get(name).copied().unwrap_or(("not run", ""));
         // A machine may have resources that another lacks, such as huge pages.
@@ -104,7 +103,7 @@ fn tests_of_pyverbs() {
     }
     let passed = seen.values().filter(|(outcome, _)| *outcome == "ok").count();
     let programs = Programs {
-        order: results::SUITES,
+        order,
         name: "pyverbs",
         package: "python3-pyverbs",
         options: "",
@@ -112,9 +111,24 @@ fn tests_of_pyverbs() {
         client: "run_tests.py --dev flue0 --port 1 --gid 0",
     };
     let seen_in_short = format!("{passed} of {} pass, each as `{list}` expects", seen.len());
-    results::note(&programs, &Transport::Sockets(host), &seen_in_short, begun.elapsed());
+    results::note_on(device, &programs, &Transport::Sockets(host), &seen_in_short, begun.elapsed());
     let unknown: Vec<_> = seen.keys().filter(|name| !expected.contains_key(*name)).collect();
     assert!(unknown.is_empty(), "not in {list}: {unknown:?}");
+}
+
+// Each test that iWARP can pass passes. The tests skip themselves for features that the device does not have. Each
+// release packages different tests.
+#[test]
+fn tests_of_pyverbs() {
+    let list = format!("packaged_tests.{}.txt", releases::codename());
+    run_packaged_tests(Device::Iwarp, &list, results::SUITES, 30);
+}
+
+// Each test that needs only reliable connections passes on the RoCE device.
+#[test]
+fn tests_of_pyverbs_on_roce() {
+    let list = format!("packaged_tests.{}.roce.txt", releases::codename());
+    run_packaged_tests(Device::Roce, &list, results::SUITES, 60);
 }
 
 // Program with which `flue bench` measures libfabric, on the verbs provider: datagrams of ofi_rxm, whose last
@@ -169,52 +183,97 @@ fn program_of_libfabric() {
     }
 }
 
-// Open MPI over libfabric's verbs provider: the captures of the ranks' processes contain their bytes.
-#[test]
-fn mpi() {
+/// Path of the MPI program, compiled into the directory, or `None` if Open MPI is missing, which is reported.
+fn compile_mpi(scratch: &Scratch, name: &str) -> Option<PathBuf> {
     if lacks(NEEDS) {
-        return;
+        return None;
     }
     // The packages are too large for `tests/run`; `tests/verbs/run` installs them.
     if ["mpicc", "mpirun"].into_iter().any(|tool| find_tool(tool).is_none()) {
         println!(
             "skipped: Open MPI is not installed (Debian packages openmpi-bin, libopenmpi-dev)"
         );
-        return;
+        return None;
     }
-    let (host, scratch) = (machine(), Scratch::new());
-    let program = scratch.file("ring");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/ring.c");
+    let program = scratch.file(name);
+    let source = format!("{}/tests/verbs/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let compiled = Command::new("mpicc").arg("-o").arg(&program).arg(source).status();
     assert!(compiled.expect("mpicc runs").success());
+    Some(program)
+}
+
+/// Runs a program with 2 and 4 ranks, whose captures contain its bytes.
+fn run_mpi(device: Device, words: &str, name: &str, order: usize, says: &str) {
+    let scratch = Scratch::new();
+    let Some(program) = compile_mpi(&scratch, name) else { return };
+    let host = machine();
     for ranks in [2, 4] {
         let begun = Instant::now();
         let captures = scratch.file(&format!("captures-{ranks}"));
         fs::create_dir(&captures).expect("a directory");
-        let options = format!("--pcap {}/%p", captures.display());
+        let options = format!("{} --pcap {}/%p", device.options(), captures.display());
         let line = format!(
-            "mpirun --allow-run-as-root --oversubscribe -n {ranks} --mca pml cm --mca mtl ofi \
-             --mca mtl_ofi_provider_include verbs;ofi_rxm --mca btl ^openib {}",
+            "mpirun --allow-run-as-root --oversubscribe -n {ranks} {words} --mca btl ^openib {}",
             program.display()
         );
-        let mut ran = Group::start(&host, under_flue(&options, &line));
+        let mut program = under_flue(&options, &line);
+        // Read by UCX only.
+        program.env("UCX_TLS", "rc_verbs,tcp,self");
+        // Open MPI 5 names its directory by process id, which is the same in several PID namespaces.
+        program.env("TMPDIR", scratch.file(""));
+        let mut ran = Group::start(&host, program);
         let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
-        let says = format!("ring and all-to-all of {ranks} ranks: results correct");
+        let says = format!("{says} of {ranks} ranks: results correct");
         assert!(status.success() && ran.said().contains(&says), "{}", ran.report());
         let sizes = fs::read_dir(&captures).expect("a directory");
         let sizes: Vec<_> =
             sizes.map(|it| it.expect("an entry").metadata().expect("a file").len()).collect();
         assert_eq!(sizes.len(), ranks, "one capture per rank");
         assert!(sizes.iter().all(|size| *size > 2 << 20), "a MiB each way: {sizes:?}");
-        let client = format!("mpirun -n {ranks} --mca pml cm --mca mtl ofi ... ring");
+        let client = format!("mpirun -n {ranks} {words} ... {name}");
         let programs = Programs {
-            order: results::SUITES + ranks,
+            order: order + ranks,
             name: "mpi",
             package: "openmpi-bin",
             options: "",
             server: None,
             client: &client,
         };
-        results::note(&programs, &Transport::Sockets(machine()), &says, begun.elapsed());
+        let transport = Transport::Sockets(machine());
+        results::note_on(device, &programs, &transport, &says, begun.elapsed());
+    }
+}
+
+// Over libfabric's verbs provider.
+#[test]
+fn mpi() {
+    let words = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
+    run_mpi(Device::of_environment(), words, "ring", results::SUITES, "ring and all-to-all");
+}
+
+/// True if the release's UCX exchanges addresses by datagrams only, which is reported.
+fn lacks_ucx_addresses_by_tcp() -> bool {
+    let is_so = releases::codename() == ucx::WITHOUT_PROTOCOLS;
+    if is_so {
+        println!("skipped: UCX 1.13 exchanges addresses of queue pairs by ud_verbs only");
+    }
+    is_so
+}
+
+// Over UCX's transport rc_verbs.
+#[test]
+fn mpi_over_ucx() {
+    if !lacks_ucx_addresses_by_tcp() {
+        let words = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
+        run_mpi(Device::Roce, words, "ring", results::SUITES + 5, "ring and all-to-all");
+    }
+}
+
+// One-sided operations over UCX, which flushes them by a Write without data.
+#[test]
+fn mpi_one_sided_over_ucx() {
+    if !lacks_ucx_addresses_by_tcp() {
+        let words = "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
+        run_mpi(Device::Roce, words, "rma", results::SUITES + 6, "one-sided operations");
     }
 }

@@ -18,10 +18,24 @@ pub(crate) struct Row {
     pub(crate) server_texts: &'static [&'static str],
     /// True if the server exits on its own, with 0. Otherwise the test ends it.
     pub(crate) server_ends: bool,
-    /// Transports tested in CI; `tests/verbs/run` tests all of them.
-    pub(crate) in_ci: InCi,
+    /// True if the port is a TCP port of the kernel also on nodes: the programs connect their own queue pairs.
+    pub(crate) listens_by_tcp: bool,
+    /// Transports tested on the iWARP device in CI; `tests/verbs/run` tests all of them. None: not run on that device.
+    pub(crate) iwarp: Option<InCi>,
+    /// The same for the RoCE device.
+    pub(crate) roce: Option<InCi>,
     /// Source of the result in the client's output, for the table of docs/measurements/verbs-programs.md.
     pub(crate) result: Seen,
+}
+
+impl Row {
+    /// Transports tested on that device in CI.
+    pub(crate) fn in_ci(&self, device: Device) -> Option<InCi> {
+        match device {
+            Device::Iwarp => self.iwarp,
+            Device::Roce => self.roce,
+        }
+    }
 }
 
 /// Transports on which a row is fast enough for every run of the tests.
@@ -47,6 +61,8 @@ pub(crate) enum Seen {
 
 use Seen::{Cell, Lines};
 
+use crate::test_bed::Device;
+
 /// Row of one end without a peer.
 const fn alone(
     name: &'static str,
@@ -63,7 +79,9 @@ const fn alone(
         client_texts: says,
         server_texts: &[],
         server_ends: true,
-        in_ci: InCi::Sockets,
+        listens_by_tcp: false,
+        iwarp: Some(InCi::Sockets),
+        roce: Some(InCi::No),
         result: Seen::Text,
     }
 }
@@ -82,12 +100,31 @@ const fn pair(
 /// Excludes the row from ordinary test runs: perftest measures the CPU clock for a fifth of a second at each size, and
 /// longer in its latency tests.
 const fn long(row: Row) -> Row {
-    Row { in_ci: InCi::No, ..row }
+    let iwarp = if row.iwarp.is_some() { Some(InCi::No) } else { None };
+    Row { iwarp, roce: Some(InCi::No), ..row }
 }
 
 /// Runs the row on nodes, too, in every run of the tests.
 const fn both(row: Row) -> Row {
-    Row { in_ci: InCi::Both, ..row }
+    match row.iwarp {
+        Some(_) => Row { iwarp: Some(InCi::Both), ..row },
+        None => Row { roce: Some(InCi::Both), ..row },
+    }
+}
+
+/// Runs the row on the RoCE device, too, in every run of the tests.
+const fn either(row: Row) -> Row {
+    Row { roce: Some(InCi::Sockets), ..row }
+}
+
+/// Row of the iWARP device only.
+const fn iwarp(row: Row) -> Row {
+    Row { roce: None, ..row }
+}
+
+/// Row of the RoCE device only: programs that connect their own queue pairs.
+const fn roce(row: Row) -> Row {
+    Row { iwarp: None, roce: Some(InCi::Sockets), listens_by_tcp: true, ..row }
 }
 
 /// perftest: both ends with the same options, the client with the address.
@@ -103,6 +140,33 @@ macro_rules! perftest {
                 &[$header],
             )
         }
+    };
+}
+
+/// perftest without `-R`, which connects its own queue pairs.
+macro_rules! connected {
+    ($name:literal, $line:literal, $header:literal, $cell:literal, $unit:literal) => {
+        roce(Row {
+            result: Cell($header, $cell, $unit),
+            ..pair($name, "perftest", ($line, 18515), concat!($line, " 127.0.0.1"), &[$header])
+        })
+    };
+}
+
+/// Ping-pong of ibverbs-utils, with options of both.
+macro_rules! pingpong {
+    ($name:literal, $line:literal) => {
+        roce(Row {
+            server_texts: &["usec/iter"],
+            result: Lines("usec/iter"),
+            ..pair(
+                $name,
+                "ibverbs-utils",
+                ($line, 18515),
+                concat!($line, " 127.0.0.1"),
+                &["usec/iter"],
+            )
+        })
     };
 }
 
@@ -136,7 +200,7 @@ macro_rules! FIO {
 /// 10.77.0.1 is the address of an interface; libfabric ignores loopback. An fio client writes, whatever its verb.
 pub(crate) const ROWS: &[Row] = &[
     alone("ibv_devices", "ibverbs-utils", "ibv_devices", &["flue0"]),
-    alone(
+    iwarp(alone(
         "ibv_devinfo",
         "ibverbs-utils",
         "ibv_devinfo -v",
@@ -146,8 +210,8 @@ pub(crate) const ROWS: &[Row] = &[
             "PORT_ACTIVE (4)",
             "link_layer:\t\tEthernet",
         ],
-    ),
-    both(Row {
+    )),
+    either(both(Row {
         server_texts: &["server ping data: rdma-ping-99:"],
         ..pair(
             "rping",
@@ -156,7 +220,7 @@ pub(crate) const ROWS: &[Row] = &[
             "rping -c -a 127.0.0.1 -C 100 -V -v",
             &["ping data: rdma-ping-99:"],
         )
-    }),
+    })),
     pair(
         "rping_of_1500_bytes",
         "rdmacm-utils",
@@ -328,7 +392,13 @@ pub(crate) const ROWS: &[Row] = &[
         3,
         "MB/s on average"
     )),
-    perftest!("ib_send_bw", "ib_send_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    either(perftest!(
+        "ib_send_bw",
+        "ib_send_bw -n 2000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    )),
     perftest!("ib_write_lat", "ib_write_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
     perftest!("ib_read_lat", "ib_read_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
     both(perftest!("ib_send_lat", "ib_send_lat -n 1000 -s 64", "t_avg", 4, "us typically")),
@@ -448,7 +518,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         options: "--rfc7306 on",
         server_ends: false,
-        in_ci: InCi::No,
+        iwarp: Some(InCi::No),
         result: Lines(" = "),
         ..pair(
             "qperf_with_immediate_data_and_atomics",
@@ -461,12 +531,17 @@ pub(crate) const ROWS: &[Row] = &[
     },
     both(fio!("fio_write", "write", "")),
     fio!("fio_read", "read", ""),
-    both(fio!("fio_send", "send", "")),
+    either(both(fio!("fio_send", "send", ""))),
     fio!("fio_write_in_threads", "write", " --thread"),
     fio!("fio_read_in_threads", "read", " --thread"),
     fio!("fio_send_in_threads", "send", " --thread"),
-    alone("fi_info", "libfabric-bin", "fi_info -p verbs", &["provider: verbs", "FI_PROTO_IWARP"]),
-    both(Row {
+    iwarp(alone(
+        "fi_info",
+        "libfabric-bin",
+        "fi_info -p verbs",
+        &["provider: verbs", "FI_PROTO_IWARP"],
+    )),
+    either(both(Row {
         result: Cell("usec/xfer", 6, "us a transfer"),
         ..pair(
             "fi_pingpong",
@@ -475,7 +550,7 @@ pub(crate) const ROWS: &[Row] = &[
             "fi_pingpong -p verbs -e msg -I 500 -S 64 10.77.0.1",
             &["usec/xfer"],
         )
-    }),
+    })),
     Row {
         result: Cell("usec/xfer", 6, "us a transfer"),
         ..pair(
@@ -486,4 +561,171 @@ pub(crate) const ROWS: &[Row] = &[
             &["usec/xfer"],
         )
     },
+    roce(alone(
+        "ibv_devinfo_roce",
+        "ibverbs-utils",
+        "ibv_devinfo -v",
+        &[
+            "hca_id:\tflue0",
+            "transport:\t\t\tInfiniBand (0)",
+            "PORT_ACTIVE (4)",
+            "link_layer:\t\tEthernet",
+            "RoCE v2",
+        ],
+    )),
+    roce(alone(
+        "fi_info_roce",
+        "libfabric-bin",
+        "fi_info -p verbs",
+        &["provider: verbs", "FI_PROTO_RDMA_CM_IB_RC"],
+    )),
+    both(pingpong!("ibv_rc_pingpong", "ibv_rc_pingpong -g 0")),
+    pingpong!("ibv_rc_pingpong_by_events", "ibv_rc_pingpong -g 0 -e"),
+    pingpong!("ibv_rc_pingpong_many", "ibv_rc_pingpong -g 0 -n 10000"),
+    pingpong!("ibv_rc_pingpong_large", "ibv_rc_pingpong -g 0 -s 1048576"),
+    pingpong!("ibv_rc_pingpong_compared", "ibv_rc_pingpong -g 0 -c"),
+    both(pingpong!("ibv_srq_pingpong", "ibv_srq_pingpong -g 0")),
+    pingpong!("ibv_srq_pingpong_by_events", "ibv_srq_pingpong -g 0 -e"),
+    both(connected!(
+        "ib_write_bw_connected",
+        "ib_write_bw -n 2000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    )),
+    connected!(
+        "ib_read_bw_connected",
+        "ib_read_bw -n 2000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_send_bw_connected",
+        "ib_send_bw -n 2000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!("ib_write_lat_connected", "ib_write_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    connected!("ib_read_lat_connected", "ib_read_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    both(connected!(
+        "ib_send_lat_connected",
+        "ib_send_lat -n 1000 -s 64",
+        "t_avg",
+        4,
+        "us typically"
+    )),
+    connected!(
+        "ib_atomic_bw_connected",
+        "ib_atomic_bw -A FETCH_AND_ADD -n 1000",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_atomic_lat_connected",
+        "ib_atomic_lat -A CMP_AND_SWAP -n 500",
+        "t_avg",
+        4,
+        "us typically"
+    ),
+    long(connected!(
+        "ib_write_bw_connected_of_all_sizes",
+        "ib_write_bw -a -n 5",
+        "4194304",
+        3,
+        "MB/s on average"
+    )),
+    long(connected!(
+        "ib_read_bw_connected_of_all_sizes",
+        "ib_read_bw -a -n 5",
+        "4194304",
+        3,
+        "MB/s on average"
+    )),
+    long(connected!(
+        "ib_send_bw_connected_of_all_sizes",
+        "ib_send_bw -a -n 5",
+        "4194304",
+        3,
+        "MB/s on average"
+    )),
+    long(connected!(
+        "ib_write_lat_connected_of_all_sizes",
+        "ib_write_lat -a -n 5",
+        "4194304",
+        4,
+        "us typically"
+    )),
+    long(connected!(
+        "ib_read_lat_connected_of_all_sizes",
+        "ib_read_lat -a -n 5",
+        "4194304",
+        4,
+        "us typically"
+    )),
+    long(connected!(
+        "ib_send_lat_connected_of_all_sizes",
+        "ib_send_lat -a -n 5",
+        "4194304",
+        4,
+        "us typically"
+    )),
+    connected!(
+        "ib_write_bw_connected_both_ways",
+        "ib_write_bw -b -q 8 -n 300 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_send_bw_connected_both_ways",
+        "ib_send_bw -b -q 8 -n 300",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_read_bw_connected_both_ways",
+        "ib_read_bw -b -q 8 -n 300",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_write_bw_of_gid_index",
+        "ib_write_bw -x 0 -n 500",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_send_bw_connected_by_events",
+        "ib_send_bw -e -n 500",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_send_bw_connected_with_srq",
+        "ib_send_bw --use-srq -q 4 -n 500",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_write_bw_with_immediate_data",
+        "ib_write_bw --write_with_imm -n 500",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    connected!(
+        "ib_write_lat_with_immediate_data",
+        "ib_write_lat --write_with_imm -n 500 -s 64",
+        "t_avg",
+        4,
+        "us typically"
+    ),
 ];

@@ -1,10 +1,12 @@
-//! Placement of a test's programs: on kernel sockets of one network namespace, or on two nodes there.
+//! Placement of a test's programs: on kernel sockets of one network namespace, or on two nodes there; and their device.
 
+use std::env;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{Scratch, command};
 use flue_test_support::netns::Namespace;
+use flue_verbs_abi::settings;
 use serde_json::Value;
 
 use crate::group::{Group, listens};
@@ -12,6 +14,33 @@ use crate::{FLUE, library, machine};
 
 /// Time limit for a program's end or a listener.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Device of `flue run --device`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Device {
+    Iwarp,
+    /// For programs that connect their own queue pairs.
+    Roce,
+}
+
+impl Device {
+    /// Device of programs that a test starts without an option for it. `tests/verbs/run` sets it for a second run of
+    /// these tests.
+    pub(crate) fn of_environment() -> Self {
+        match env::var(settings::DEVICE).as_deref() {
+            Ok("roce") => Self::Roce,
+            _ => Self::Iwarp,
+        }
+    }
+
+    /// Options of `flue run`.
+    pub(crate) const fn options(self) -> &'static str {
+        match self {
+            Self::Iwarp => "--device iwarp",
+            Self::Roce => "--device roce",
+        }
+    }
+}
 
 /// Command that runs the program under flue.
 pub(crate) fn under_flue(options: &str, line: &str) -> Command {

@@ -63,6 +63,9 @@ pub struct Record {
     /// Queue pair number; null for a connection without a queue pair, and while it is being set up.
     #[serde(default)]
     pub qp: Option<u32>,
+    /// Number of the peer's queue pair, for queue pairs that their programs connect; null otherwise.
+    #[serde(default)]
+    pub peer_qp: Option<u32>,
     /// Bytes received and not yet read by the client; for a listener, handshakes in progress.
     pub recv_q: Option<u64>,
     /// Bytes sent and not yet acknowledged by the peer; for a listener, its backlog.
@@ -97,6 +100,7 @@ impl Record {
             local,
             remote,
             qp: None,
+            peer_qp: None,
             recv_q: recv_q.map(|count| count as u64),
             send_q: send_q.map(|count| count as u64),
             offloads,

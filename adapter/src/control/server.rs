@@ -398,14 +398,15 @@ impl<N: Controlled> Server<N> {
         rows.truncate(ROWS_MAX);
         let queue_pairs = self.node.queue_pairs().into_iter();
         let queue_pairs: HashMap<_, _> =
-            queue_pairs.map(|it| ((it.local, Some(it.remote)), it.qp)).collect();
+            queue_pairs.map(|it| ((it.local, Some(it.remote)), (it.qp, it.peer_qp))).collect();
         let mut connections = Vec::with_capacity(rows.len());
         for rows in rows.chunks(SNAPSHOTS_MAX) {
             let handles: Vec<_> = rows.iter().map(|row| row.handle).collect();
             let looks = self.node.snapshots(&handles);
             connections.extend(rows.iter().zip(looks).map(|(row, look)| {
-                let qp = queue_pairs.get(&(row.local, row.remote)).copied();
-                Record { qp, ..Record::new(row, look, state) }
+                let pair = queue_pairs.get(&(row.local, row.remote)).copied();
+                let (qp, peer_qp) = (pair.map(|it| it.0), pair.and_then(|it| it.1));
+                Record { qp, peer_qp, ..Record::new(row, look, state) }
             }));
         }
         Ok(Answer::List(Box::new(Page { node: self.name.clone(), connections, more })))

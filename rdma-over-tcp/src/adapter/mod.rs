@@ -7,7 +7,7 @@
 //! ```
 //! use rdma_over_tcp::{
 //!     adapter,
-//!     rnic::{Config, Key, QpConfig, QpLimits, ErrorStatePosts},
+//!     rnic::{Config, Key, QpConfig, QpLimits, QpService, ErrorStatePosts},
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +17,9 @@
 //!     let (cq, _queue) = rnic.create_cq(16, std::sync::Arc::new(|_| {}))?;
 //!     let limits = QpLimits::default();
 //!     let error_state_posts = ErrorStatePosts::Flush;
-//!     let config = QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, srq: None, error_state_posts };
+//!     let service = QpService::Iwarp;
+//!     let config =
+//!         QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, srq: None, error_state_posts, service };
 //!     rnic.create_qp(pd, config).map(|qp| (pd, qp))
 //! })?;
 //! adapter.with(|rnic, _| {

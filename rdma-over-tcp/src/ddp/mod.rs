@@ -58,6 +58,8 @@ impl QueueNumber {
     pub const TERMINATE: Self = Self(2);
     /// Atomic Responses (RFC 7306).
     pub const ATOMIC_RESPONSE: Self = Self(3);
+    /// Acknowledgments, a private message of RDMAP.
+    pub const ACKNOWLEDGMENT: Self = Self(4);
 }
 
 /// Message sequence number of a queue: starts at 1, wraps to 0 (DDP-4.3-2).

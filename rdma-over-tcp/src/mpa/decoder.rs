@@ -103,7 +103,8 @@ impl Decoder {
     /// # Errors
     /// [`MpaError`] at the first damaged FPDU. From then on every call drops the input and returns
     /// the same error (MPA-8-5).
-    #[inline]
+    // Inlined: otherwise each FPDU pays for the result in memory.
+    #[inline(always)]
     pub fn next<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -137,7 +138,7 @@ impl Decoder {
     }
 
     /// Decodes an FPDU contained in the input, without a copy.
-    #[inline]
+    #[inline(always)]
     fn take_in_place<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<&'i [u8]>, MpaError> {
         if !self.stage.is_empty() || self.grid.is_some() {
             return Ok(None);

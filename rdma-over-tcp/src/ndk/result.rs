@@ -228,29 +228,37 @@ impl From<Completion> for NdkResultEx {
             solicited: _,
             qp: _,
         } = completion;
-        let mut result = Self {
+        use OperationType::{Receive, ReceiveAndInvalidate, ReceiveImmediate};
+        let (operation, invalidated_token, immediate) = match arrival {
+            Arrival::Plain => (opcode.into(), 0, [0; 8]),
+            Arrival::Invalidating(stag) => rare_receive(ReceiveAndInvalidate, stag.0, [0; 8]),
+            Arrival::Immediate(data) => rare_receive(ReceiveImmediate, 0, data),
+            // NDK has no Send with immediate data.
+            Arrival::SendImmediate(_) => rare_receive(Receive, 0, [0; 8]),
+        };
+        Self {
             status: status.into(),
             bytes_transferred: bytes,
             qp_context,
             request_context: context,
-            operation: opcode.into(),
+            operation,
             provider_error_code: completion.error_code(),
-            invalidated_token: 0,
-            immediate: [0; 8],
-        };
-        match arrival {
-            Arrival::Plain => {}
-            Arrival::Invalidating(stag) => {
-                result.operation = OperationType::ReceiveAndInvalidate;
-                result.invalidated_token = stag.0;
-            }
-            Arrival::Immediate(data) => {
-                result.operation = OperationType::ReceiveImmediate;
-                result.immediate = data;
-            }
+            invalidated_token,
+            immediate,
         }
-        result
     }
+}
+
+/// Operation, invalidated token and immediate data of a receive by another message than a plain Send.
+// Cold, so that the other results take one branch.
+#[cold]
+#[inline(never)]
+const fn rare_receive(
+    operation: OperationType,
+    invalidated_token: u32,
+    immediate: [u8; 8],
+) -> (OperationType, u32, [u8; 8]) {
+    (operation, invalidated_token, immediate)
 }
 
 impl From<Completion> for NdkResult {

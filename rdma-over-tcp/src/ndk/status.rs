@@ -138,7 +138,10 @@ impl From<WcStatus> for NtStatus {
             WcStatus::LocalProtection | WcStatus::RemoteAccess => Self::ACCESS_VIOLATION,
             WcStatus::LocalOperation => Self::INVALID_DEVICE_REQUEST,
             WcStatus::RemoteInvalidRequest => Self::REMOTE_RESOURCES,
-            WcStatus::RemoteNotReady | WcStatus::ConnectionLost => Self::IO_TIMEOUT, // NDK-ERR-4
+            WcStatus::RemoteNotReady
+            | WcStatus::RnrRetryExceeded
+            | WcStatus::RetryExceeded
+            | WcStatus::ConnectionLost => Self::IO_TIMEOUT, // NDK-ERR-4
             WcStatus::RemoteOperation => Self::INTERNAL_ERROR,
         }
     }

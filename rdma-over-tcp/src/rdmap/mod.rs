@@ -6,7 +6,9 @@
 //! the suffix `_header` encode outbound messages. [`Segmenter`] segments a message by the current MULPDU.
 //!
 //! Atomic Operations and Immediate Data are those of RFC 7306; an implementation that does not support them rejects
-//! them as unexpected opcodes. Limits: a message is shorter than 2^32 octets (DDP-5.2-2). This module buffers no data.
+//! them as unexpected opcodes. The same holds for two private messages, the acknowledgment and the Send with immediate
+//! data, which only queue pairs of reliable connected service exchange. Limits: a message is shorter than 2^32 octets
+//! (DDP-5.2-2). This module buffers no data.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -22,12 +24,14 @@ use crate::{
     mpa::startup::RtrKind,
 };
 
+mod acknowledgment;
 mod atomic;
 mod extension;
 mod read;
 mod segmenter;
 mod terminate;
 
+pub use acknowledgment::{ACKNOWLEDGMENT_OCTETS, Acknowledgment, Syndrome};
 pub use atomic::{
     ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, ATOMIC_TARGET_OCTETS, AtomicOperation,
     AtomicRequest, AtomicResponse,
@@ -40,6 +44,8 @@ pub use terminate::{Reading, ReceivedTerminate, TERMINATE_OCTETS_MAX, Terminate,
 const VERSION_MASK: u8 = 0xc0;
 const VERSION: u8 = 0x40;
 const OPCODE_MASK: u8 = 0x0f;
+/// Reserved bit of the control octet. In a Send with immediate data: the sink may raise an event.
+const SOLICITED: u8 = 0x10;
 
 /// Kind of message (RFC 5040 §4.1, RFC 7306).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +74,10 @@ pub enum Opcode {
     AtomicRequest = 10,
     /// Atomic Response (RFC 7306).
     AtomicResponse = 11,
+    /// Acknowledgment, a private message.
+    Acknowledgment = 14,
+    /// Send with immediate data, a private message.
+    SendImmediate = 15,
 }
 
 impl fmt::Display for Opcode {
@@ -85,13 +95,15 @@ impl fmt::Display for Opcode {
             Self::ImmediateSolicited => "Immediate Data with Solicited Event",
             Self::AtomicRequest => "Atomic Request",
             Self::AtomicResponse => "Atomic Response",
+            Self::Acknowledgment => "Acknowledgment",
+            Self::SendImmediate => "Send with Immediate",
         })
     }
 }
 
 impl Opcode {
-    /// All assigned opcodes, in ascending order.
-    pub const ALL: [Self; 12] = [
+    /// All opcodes, in ascending order.
+    pub const ALL: [Self; 14] = [
         Self::Write,
         Self::ReadRequest,
         Self::ReadResponse,
@@ -104,7 +116,19 @@ impl Opcode {
         Self::ImmediateSolicited,
         Self::AtomicRequest,
         Self::AtomicResponse,
+        Self::Acknowledgment,
+        Self::SendImmediate,
     ];
+
+    const BY_NUMBER: [Option<Self>; 1 + OPCODE_MASK as usize] = {
+        let mut table = [None; 1 + OPCODE_MASK as usize];
+        let mut next = 0;
+        while next < Self::ALL.len() {
+            table[Self::ALL[next] as usize] = Some(Self::ALL[next]);
+            next += 1;
+        }
+        table
+    };
 
     /// Parses the control octet. Its reserved bits are ignored (RDM-4.1-4).
     ///
@@ -115,7 +139,7 @@ impl Opcode {
             return Err(RdmapError::Version(control >> 6));
         }
         let opcode = control & OPCODE_MASK;
-        Self::ALL.get(usize::from(opcode)).copied().ok_or(RdmapError::Opcode(opcode))
+        Self::BY_NUMBER[usize::from(opcode)].ok_or(RdmapError::Opcode(opcode))
     }
 
     /// Returns the control octet: version 1 and this opcode.
@@ -131,6 +155,11 @@ impl Opcode {
         )
     }
 
+    /// True for a private message, which RFC 5040 and RFC 7306 do not define.
+    pub const fn is_private(self) -> bool {
+        matches!(self, Self::Acknowledgment | Self::SendImmediate)
+    }
+
     /// Returns the queue of an untagged message; `None` if the message is tagged (RDM-4.1-3).
     pub const fn queue(self) -> Option<QueueNumber> {
         match self {
@@ -140,10 +169,12 @@ impl Opcode {
             | Self::SendSolicited
             | Self::SendSolicitedInvalidate
             | Self::Immediate
-            | Self::ImmediateSolicited => Some(QueueNumber::SEND),
+            | Self::ImmediateSolicited
+            | Self::SendImmediate => Some(QueueNumber::SEND),
             Self::ReadRequest | Self::AtomicRequest => Some(QueueNumber::READ_REQUEST),
             Self::Terminate => Some(QueueNumber::TERMINATE),
             Self::AtomicResponse => Some(QueueNumber::ATOMIC_RESPONSE),
+            Self::Acknowledgment => Some(QueueNumber::ACKNOWLEDGMENT),
         }
     }
 }
@@ -159,6 +190,13 @@ pub enum SendKind {
     Invalidate(Stag),
     /// Send with Solicited Event and Invalidate of this STag.
     SolicitedInvalidate(Stag),
+    /// Send with immediate data, a private message.
+    Immediate {
+        /// Immediate data, in octets.
+        data: [u8; 4],
+        /// True if the sink may raise an event.
+        solicited: bool,
+    },
 }
 
 impl SendKind {
@@ -179,18 +217,40 @@ impl SendKind {
             Self::Solicited => Opcode::SendSolicited,
             Self::Invalidate(_) => Opcode::SendInvalidate,
             Self::SolicitedInvalidate(_) => Opcode::SendSolicitedInvalidate,
+            Self::Immediate { .. } => Opcode::SendImmediate,
+        }
+    }
+
+    /// Returns the control octet.
+    const fn control(self) -> u8 {
+        match self {
+            Self::Immediate { solicited: true, .. } => Opcode::SendImmediate.control() | SOLICITED,
+            _ => self.opcode().control(),
+        }
+    }
+
+    /// Returns the word of the DDP header for RDMAP.
+    const fn word(self) -> u32 {
+        match self {
+            Self::Plain | Self::Solicited => 0,
+            Self::Invalidate(stag) | Self::SolicitedInvalidate(stag) => stag.0,
+            Self::Immediate { data, .. } => u32::from_be_bytes(data),
         }
     }
 
     /// True if the sink may raise an event.
     pub const fn is_solicited(self) -> bool {
-        matches!(self, Self::Solicited | Self::SolicitedInvalidate(_))
+        match self {
+            Self::Plain | Self::Invalidate(_) => false,
+            Self::Solicited | Self::SolicitedInvalidate(_) => true,
+            Self::Immediate { solicited, .. } => solicited,
+        }
     }
 
     /// Returns the STag that the sink must invalidate (RDM-4.1-2).
     pub const fn invalidate(self) -> Option<Stag> {
         match self {
-            Self::Plain | Self::Solicited => None,
+            Self::Plain | Self::Solicited | Self::Immediate { .. } => None,
             Self::Invalidate(stag) | Self::SolicitedInvalidate(stag) => Some(stag),
         }
     }
@@ -227,6 +287,9 @@ pub enum RdmapError {
     /// Unknown Atomic Operation (EXT-5.2.1-2).
     #[error("atomic operation {0}: unknown")]
     AtomicOpcode(u8),
+    /// Unknown syndrome of an acknowledgment.
+    #[error("syndrome {0} of an acknowledgment: unknown")]
+    Syndrome(u8),
 }
 
 impl RdmapError {
@@ -238,6 +301,7 @@ impl RdmapError {
             Self::Opcode(_) | Self::SegmentKind { .. } | Self::AtomicOpcode(_) => {
                 WireError::OperationUnexpectedOpcode
             }
+            Self::Syndrome(_) => WireError::OperationUnspecified,
             Self::Length { octets, expected } if octets < expected => WireError::MpaMarker,
             Self::Length { .. } => WireError::UntaggedTooLong,
         }
@@ -286,6 +350,16 @@ pub enum Inbound<'a> {
         /// Payload of the segment.
         payload: &'a [u8],
     },
+    /// A private message: an acknowledgment, to be parsed by [`Acknowledgment::parse`], or a part of a Send with
+    /// immediate data ([`immediate_kind`]).
+    Private {
+        /// Position in its queue.
+        segment: UntaggedSegment,
+        /// Opcode of the message.
+        opcode: Opcode,
+        /// Payload of the segment.
+        payload: &'a [u8],
+    },
     /// A Terminate, to be parsed by [`ReceivedTerminate::parse`]. Any Terminate ends the stream.
     Terminate {
         /// Position in the queue.
@@ -299,7 +373,8 @@ pub enum Inbound<'a> {
 ///
 /// # Errors
 /// [`RdmapError`], in the order of the fields.
-#[inline]
+// Inlined: most messages are Writes, which need one of the branches.
+#[inline(always)]
 pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
     let (segment, payload) = Segment::parse(ulpdu)?;
     let opcode = Opcode::from_control(segment.ulp())?;
@@ -329,6 +404,9 @@ pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
                 | Opcode::ImmediateSolicited
                 | Opcode::AtomicRequest
                 | Opcode::AtomicResponse => Inbound::Extension { segment, opcode, payload },
+                Opcode::Acknowledgment | Opcode::SendImmediate => {
+                    Inbound::Private { segment, opcode, payload }
+                }
             };
             if Some(segment.queue) != opcode.queue() {
                 return Err(DdpError::InvalidQueue(segment.queue).into());
@@ -354,13 +432,28 @@ pub fn read_response_header(last: bool, stag: Stag, offset: TaggedOffset) -> Hea
 pub fn send_header(last: bool, kind: SendKind, msn: Msn, offset: u32) -> HeaderOctets {
     let segment = UntaggedSegment {
         last,
-        ulp: kind.opcode().control(),
-        ulp_word: kind.invalidate().map_or(0, |stag| stag.0),
+        ulp: kind.control(),
+        ulp_word: kind.word(),
         queue: QueueNumber::SEND,
         msn,
         offset,
     };
     Segment::Untagged(segment).emit()
+}
+
+/// Kind of a Send with immediate data with this segment.
+pub const fn immediate_kind(segment: &UntaggedSegment) -> SendKind {
+    SendKind::Immediate {
+        data: segment.ulp_word.to_be_bytes(),
+        solicited: segment.ulp & SOLICITED != 0,
+    }
+}
+
+/// Encodes a whole acknowledgment.
+pub fn acknowledgment_header(msn: Msn, acknowledgment: &Acknowledgment) -> HeaderOctets {
+    let mut header = whole_untagged(Opcode::Acknowledgment, QueueNumber::ACKNOWLEDGMENT, msn);
+    header.push(&acknowledgment.emit());
+    header
 }
 
 /// Encodes a whole Read Request.

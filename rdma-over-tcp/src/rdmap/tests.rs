@@ -42,7 +42,7 @@ fn extension(ulpdu: &[u8]) -> Result<(UntaggedSegment, Extension), RdmapError> {
 fn opcodes_segments_and_queues() {
     for opcode in 0..16u8 {
         let is_tagged = matches!(opcode, 0 | 2);
-        let is_known = opcode < 12;
+        let is_known = !matches!(opcode, 12 | 13);
         match parse(&tagged(opcode)) {
             Ok(_) => assert!(is_tagged, "{opcode}"),
             Err(error) => {
@@ -53,10 +53,11 @@ fn opcodes_segments_and_queues() {
         for queue in 0..6 {
             let expected = match opcode {
                 1 => queue == 1,
-                3..=6 | 8 | 9 => queue == 0,
+                3..=6 | 8 | 9 | 15 => queue == 0,
                 7 => queue == 2,
                 10 => queue == 1,
                 11 => queue == 3,
+                14 => queue == 4,
                 _ => false,
             };
             let octets = match opcode {
@@ -74,6 +75,39 @@ fn opcodes_segments_and_queues() {
                 Err(error) => assert_eq!(error.wire(), WireError::OperationUnexpectedOpcode),
             }
         }
+    }
+}
+
+// Private messages: the acknowledgment, and the Send with immediate data.
+#[test]
+fn private_messages_survive() {
+    for syndrome in [Syndrome::Executed, Syndrome::NotReady, Syndrome::Failed(10)] {
+        let acknowledgment = Acknowledgment { count: 0x0102_0304, syndrome };
+        let header = acknowledgment_header(Msn(5), &acknowledgment);
+        let Ok(Inbound::Private { segment, opcode, payload }) = parse(&header) else { panic!() };
+        assert_eq!((opcode, segment.msn, segment.last), (Opcode::Acknowledgment, Msn(5), true));
+        assert_eq!(Acknowledgment::parse(payload, segment.last), Ok(acknowledgment));
+        assert_eq!(
+            Acknowledgment::parse(payload, false).unwrap_err().wire(),
+            WireError::UntaggedTooLong
+        );
+    }
+    let failed = Acknowledgment { count: 7, syndrome: Syndrome::Failed(13) };
+    assert_eq!(failed.emit(), [0, 0, 0, 7, 2, 13, 0, 0]);
+    let reserved = Acknowledgment::parse(&[0, 0, 0, 7, 2, 13, 0xff, 0xff], true);
+    assert_eq!(reserved, Ok(failed), "reserved octets are ignored");
+    let unknown = Acknowledgment::parse(&[0, 0, 0, 7, 3, 0, 0, 0], true).unwrap_err();
+    assert_eq!(
+        (unknown, unknown.wire()),
+        (RdmapError::Syndrome(3), WireError::OperationUnspecified)
+    );
+    for solicited in [false, true] {
+        let kind = SendKind::Immediate { data: *b"imm!", solicited };
+        let header = send_header(true, kind, Msn(9), 4);
+        assert_eq!(header[2..6], *b"imm!");
+        let Ok(Inbound::Private { segment, opcode, .. }) = parse(&header) else { panic!() };
+        assert_eq!((opcode, immediate_kind(&segment)), (Opcode::SendImmediate, kind));
+        assert_eq!((kind.is_solicited(), kind.invalidate()), (solicited, None));
     }
 }
 

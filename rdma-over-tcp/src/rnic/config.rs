@@ -186,9 +186,10 @@ pub struct Config {
     /// After a Terminate: time in which the peer neither acknowledges more data nor closes, until the reset. After a
     /// Reply that rejects: time until the reset if the peer does not close.
     pub terminate_timeout: Duration,
-    /// Time that a message waits for a receive to be posted, while TCP's window holds back the data that follows. Zero:
-    /// the message ends the connection immediately (RFC 5041 §7.2). For programs that depend on InfiniBand's
-    /// receiver-not-ready retries.
+    /// Time that a message waits for a receive to be posted. The requests that follow wait with it: up to 1 MiB is
+    /// kept, then TCP's window holds back the rest. Zero: the message ends the connection immediately (RFC 5041 §7.2).
+    /// For programs that depend on InfiniBand's receiver-not-ready retries. Without effect on queue pairs of
+    /// [`QpService::Rc`](super::QpService).
     pub receive_wait: Duration,
     /// True if the payload of Sends and Writes of any size is copied where CRCs are in use. For consumers that may
     /// change memory while a request reads it. Otherwise payload above 16 KiB is read twice: for the CRC and for

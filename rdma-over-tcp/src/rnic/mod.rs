@@ -91,6 +91,7 @@ pub use self::{
             CompletionRetention, ErrorStatePosts, QpConfig, QpEvent, QpLimits, QpNotification,
             QpState,
         },
+        rc::{QpService, RcPeer},
         srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
         wr::{Data, Operation, Remote, Sge, WcOpcode, WrFlags},
     },

@@ -29,7 +29,7 @@ use super::{
     stats::{ConnectionEntry, History},
     status::ConnectError,
     stream::Stream,
-    tables::Objects,
+    tables::{FollowUp, Objects},
     transport::{Command, LlpStream, Reservation, StreamEvent},
 };
 use crate::error::EndReason;
@@ -131,10 +131,11 @@ impl Rnic {
     /// Established connections.
     pub fn connections(&self) -> Vec<ConnectionEntry> {
         let entry = |connector: &Connector| {
-            let qp = connector.qp?;
-            let stats = self.objects.qps.get(qp)?.stats;
+            let qp = self.objects.qps.get(connector.qp?)?;
             let (local, remote) = (connector.local?, connector.remote?);
-            Some(ConnectionEntry { local, remote, qp: qp.number(), stats })
+            let number = qp.number.unwrap_or_else(|| qp.id.number());
+            let (peer_qp, stats) = (qp.peer_number, qp.stats);
+            Some(ConnectionEntry { local, remote, qp: number, peer_qp, stats })
         };
         let objects = &self.objects;
         objects
@@ -274,8 +275,18 @@ impl Rnic {
         if self.objects.endpoints.has_released() {
             self.release_addresses();
         }
-        if !self.objects.retries.is_empty() {
-            self.retry_plain();
+        if !self.objects.follow_ups.is_empty() {
+            self.follow_up();
+        }
+    }
+
+    #[inline(never)]
+    fn follow_up(&mut self) {
+        while let Some(follow_up) = self.objects.follow_ups.pop() {
+            match follow_up {
+                FollowUp::Connect(connector) => self.retry_plain(connector),
+                FollowUp::Acknowledge(stream) => self.schedule(stream),
+            }
         }
     }
 
@@ -291,8 +302,9 @@ impl Rnic {
         while let Some(id) = self.objects.failed_qps.pop() {
             if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
                 self.with_stream(stream, |stream, objects, _| {
-                    stream.lost_for_reason(objects, ConnectError::Aborted, EndReason::CqOverrun);
-                    stream.abort();
+                    if !stream.end_locally(objects, ConnectError::Aborted, EndReason::CqOverrun) {
+                        stream.abort();
+                    }
                 });
             }
             // A failed connect has set the queue pair to idle.
@@ -364,7 +376,7 @@ impl Rnic {
     pub(crate) fn recall_memory(&mut self) {
         let Self { streams, scheduled, .. } = self;
         for (id, stream) in streams.iter_mut().filter(|(_, stream)| stream.is_open()) {
-            stream.is_recalling = true;
+            stream.has_chores = true;
             if !core::mem::replace(&mut stream.is_scheduled, true) {
                 scheduled.push(*id);
             }

@@ -86,6 +86,8 @@ pub struct ConnectionEntry {
     pub remote: SocketAddr,
     /// Number of the queue pair.
     pub qp: u32,
+    /// Number of the peer's queue pair, if the consumer has set it.
+    pub peer_qp: Option<u32>,
     /// Statistics.
     pub stats: QpStats,
 }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::error::Loss;
+use crate::error::{ErrorNumber, Loss};
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,10 +23,66 @@ pub enum WcStatus {
     RemoteInvalidRequest,
     /// The peer had no receive for the message.
     RemoteNotReady,
+    /// The peer had no receive for the message, and all retries that were permitted have expired
+    /// ([`RcPeer`](super::RcPeer)).
+    RnrRetryExceeded,
+    /// The peer does not respond, and all retries have expired. Only set by the consumer
+    /// ([`Rnic::fail_sends`](super::Rnic::fail_sends)).
+    RetryExceeded,
     /// The peer failed while it executed the request.
     RemoteOperation,
     /// The peer reported that the connection was lost.
     ConnectionLost,
+}
+
+impl WcStatus {
+    /// Status of the request that the peer's Terminate with this number refers to.
+    pub(crate) fn of_terminate(number: ErrorNumber) -> Self {
+        match (number.layer, number.etype, number.code) {
+            (0, 1, 0x09) | (0, 2, 0x05 | 0x06 | 0x09) => Self::RemoteInvalidRequest,
+            (0, 1, _) | (1, 1, 0x00..=0x03) => Self::RemoteAccess,
+            (1, 2, 0x02) => Self::RemoteNotReady,
+            (2, 0, 0x01) => Self::ConnectionLost,
+            (1, 2, _) | (1, 1, 0x04) => Self::RemoteInvalidRequest,
+            _ => Self::RemoteOperation,
+        }
+    }
+
+    /// Status at the peer of its request that violates a rule or fails here with this error, for queue pairs of
+    /// [`QpService::Rc`](super::QpService): [`WcStatus::RemoteAccess`] for rights, bounds and tokens of memory,
+    /// [`WcStatus::RemoteInvalidRequest`] for a request that is not permitted, [`WcStatus::RemoteOperation`] for a
+    /// failure of this end.
+    #[must_use]
+    pub const fn of_violation(number: ErrorNumber) -> Self {
+        match (number.layer, number.etype, number.code) {
+            // A token to invalidate is that of memory as well.
+            (0, 1, _) | (0, 2, 0x09) | (1, 1, 0x00..=0x03) => Self::RemoteAccess,
+            (1, 2, 0x02) => Self::RnrRetryExceeded,
+            (0, 2, _) | (1, 1 | 2, _) => Self::RemoteInvalidRequest,
+            _ => Self::RemoteOperation,
+        }
+    }
+
+    /// Number of the status in an acknowledgment: that of `ibv_wc_status`.
+    pub(crate) const fn reported_number(self) -> u8 {
+        match self {
+            Self::RemoteInvalidRequest => 9,
+            Self::RemoteAccess => 10,
+            Self::RnrRetryExceeded => 13,
+            _ => 11,
+        }
+    }
+
+    /// Status with this number in an acknowledgment; `None`: not a status that a peer determines.
+    pub(crate) const fn from_reported(number: u8) -> Option<Self> {
+        match number {
+            9 => Some(Self::RemoteInvalidRequest),
+            10 => Some(Self::RemoteAccess),
+            11 => Some(Self::RemoteOperation),
+            13 => Some(Self::RnrRetryExceeded),
+            _ => None,
+        }
+    }
 }
 
 /// Reason of a refused call. Nothing was queued, and no state changed.

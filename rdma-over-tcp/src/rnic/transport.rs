@@ -28,6 +28,9 @@ pub(crate) trait LlpStream {
     /// Resumes delivery: the adapter accepts data again, and the refused data is delivered first.
     fn resume_receive(&mut self);
 
+    /// Makes the end of the process send a FIN instead of a reset, where the process does not have the TCP state.
+    fn send_fin_at_exit(&mut self) {}
+
     /// Current time.
     fn now(&self) -> Instant;
 

@@ -10,8 +10,8 @@ use rdma_over_tcp::{
     adapter::{self, Adapter, SocketsConfig},
     rnic::{
         Access as Rights, Completion, CompletionQueue, Config, ConnectError, ConnectorId, CqId,
-        Data, ErrorStatePosts, Operation, PdId, QpConfig, QpId, QpLimits, ReadLimit, RegionId,
-        RegisteredBuffer, Sge, VerbError, WcStatus, WrFlags,
+        Data, ErrorStatePosts, Operation, PdId, QpConfig, QpId, QpLimits, QpService, ReadLimit,
+        RegionId, RegisteredBuffer, Sge, VerbError, WcStatus, WrFlags,
     },
 };
 
@@ -82,6 +82,7 @@ impl End {
                 limits,
                 srq: None,
                 error_state_posts,
+                service: QpService::Iwarp,
             };
             (pd, cq, queue, rnic.create_qp(pd, config).unwrap())
         });

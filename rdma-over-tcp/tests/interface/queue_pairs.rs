@@ -5,8 +5,8 @@ use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
     rnic::{
         Access as Rights, Arrival, Close, Completion, CompletionRetention, Data, ErrorStatePosts,
-        Key, Operation, QpConfig, QpLimits, QpState, RegisteredBuffer, Remote, Rnic, Sge,
-        VerbError, WcOpcode, WcStatus, WrFlags,
+        Key, Operation, QpConfig, QpLimits, QpService, QpState, RegisteredBuffer, Remote, Rnic,
+        Sge, VerbError, WcOpcode, WcStatus, WrFlags,
     },
 };
 
@@ -154,6 +154,7 @@ fn closed_queue_pair_discards_completions() {
                 limits: QpLimits::default(),
                 srq: None,
                 error_state_posts: ErrorStatePosts::Flush,
+                service: QpService::Iwarp,
             };
             let other = rnic.create_qp(near.pd, config).unwrap();
             assert_eq!(rnic.post_receive(other, 31, &[]).0, Ok(()));

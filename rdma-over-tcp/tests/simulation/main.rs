@@ -19,6 +19,7 @@ mod moves;
 mod plan;
 mod random_calls;
 mod raw;
+mod rc;
 mod reads;
 mod scenario;
 mod shared_receives;
@@ -86,6 +87,21 @@ fn live_moves() {
         });
     assert!(runs > 0);
     assert!(moved as u64 > runs || runs < 100, "{moved} uploads in {runs} runs");
+}
+
+/// As [`SUITE`], with queue pairs of reliable connected service.
+const CONNECTED: Suite = Suite {
+    name: "connected",
+    command: "cargo test -p rdma-over-tcp --test simulation reliable_connected",
+    seeds: 16,
+    ..SUITE
+};
+
+// A completion follows the execution, on any network, and an end directly after the last completion destroys nothing.
+#[test]
+fn reliable_connected() {
+    let runs: u64 = CONNECTED.run(rc::run, |runs: &mut u64, ()| *runs += 1);
+    assert!(runs > 0);
 }
 
 /// As [`SUITE`], on kernel sockets over loopback.

@@ -2,7 +2,8 @@
 //!
 //! It is created in `$XDG_RUNTIME_DIR`, or in the directory for temporary files if that is unusable. Only its user can
 //! write to it, and it is kept for later runs. Its path is an element of lists that the dynamic loader splits, so it
-//! contains none of [`SEPARATORS`]. It contains links to the library, and the objects of [`preload`].
+//! contains none of [`SEPARATORS`]. It contains links to the library, the objects of [`preload`], and
+//! directories of [`files`](super::files).
 
 use std::{
     env,
@@ -36,6 +37,19 @@ pub(super) struct Directory {
     pub(super) path: PathBuf,
     /// Objects for LD_PRELOAD.
     pub(super) preloads: Vec<PathBuf>,
+}
+
+impl Directory {
+    /// Creates a link in the directory, and returns its path, which the loader does not split.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub(super) fn link(&self, name: &str, target: &Path) -> Result<PathBuf, Failure> {
+        let path = self.path.join(name);
+        link(&path, target)
+            .map_err(|error| Failure::work(format!("{}: {error}", path.display())))?;
+        Ok(path)
+    }
 }
 
 /// Returns the complete directory.
@@ -87,10 +101,7 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
         ));
     }
     for name in settings::LIBRARY_NAMES {
-        let path = directory.join(name);
-        if !fs::read_link(&path).is_ok_and(|target| target == library) {
-            replace(&path, |path| symlink(library, path)).map_err(failed)?;
-        }
+        link(&directory.join(name), library).map_err(failed)?;
     }
     let linked = directory.join(settings::LIBRARY_NAMES[0]);
     let mut preloads = Vec::new();
@@ -106,8 +117,16 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
     Ok(Directory { path: directory, preloads })
 }
 
+/// Creates a link, or replaces one with another target.
+fn link(path: &Path, target: &Path) -> io::Result<()> {
+    if fs::read_link(path).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    replace(path, |path| symlink(target, path))
+}
+
 /// Creates or replaces a file atomically: other launchers may start programs concurrently.
-fn replace(path: &Path, create: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn replace(path: &Path, create: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".{}", process::id()));
     // Left over from a killed process with the same id.

@@ -14,9 +14,10 @@
 //! program.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, PipeReader, PipeWriter, Read as _, Write as _},
     os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
     process::{self, Command},
     sync::Arc,
     thread,
@@ -47,7 +48,7 @@ const SIGNALS: [i32; 10] =
 /// Signals that a terminal sends to its whole foreground process group.
 const TERMINAL_SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
 
-/// Starts the program, and exits with its status. Returns only on error.
+/// Starts the program, and exits with its status. Returns only on error. `files`: directory that is removed afterwards.
 ///
 /// # Errors
 /// The program cannot be started, or signals cannot be caught.
@@ -55,6 +56,7 @@ pub(super) fn run(
     command: Command,
     launch: Option<Launch>,
     usage: Option<&Usage>,
+    files: Option<PathBuf>,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::work(format!("start the program: {error}"));
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
@@ -67,7 +69,7 @@ pub(super) fn run(
         }
         Some(monitor) => {
             drop((ready, ending));
-            follow(monitor, launch.as_ref(), usage, catching, ended)
+            follow(monitor, launch.as_ref(), usage, files, catching, ended)
         }
     }
 }
@@ -77,6 +79,7 @@ fn follow(
     monitor: Pid,
     launch: Option<&Launch>,
     usage: Option<&Usage>,
+    files: Option<PathBuf>,
     catching: PipeWriter,
     mut ended: PipeReader,
 ) -> Result<(), Failure> {
@@ -95,6 +98,9 @@ fn follow(
     }
     if let Some(Err(failure)) = launch.map(Launch::reset_left) {
         tracing::warn!(%failure, "resetting connections of the program failed");
+    }
+    if let Some(Err(error)) = files.map(fs::remove_dir_all) {
+        tracing::warn!(%error, "removing files of the device failed");
     }
     if let Some(usage) = usage {
         usage.print();

@@ -140,6 +140,9 @@ impl Fields {
         if let Some(qp) = record.qp {
             self.put("qp", qp);
         }
+        if let Some(peer_qp) = record.peer_qp {
+            self.put("peer_qp", peer_qp);
+        }
         self.put("offloads", record.offloads);
         self.put("uploads", record.uploads);
         if let Some(reason) = &record.last_upload_reason {

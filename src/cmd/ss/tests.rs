@@ -14,6 +14,7 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
     };
     Record {
         qp: None,
+        peer_qp: None,
         handle: 7,
         state: Some(state.into()),
         offload_state,
@@ -162,6 +163,15 @@ fn uploaded_connection_has_its_reason() {
          refused:2(target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004))"
     );
     assert_eq!(format::of(&connection("0.0.0.0:1", None), &node()), "");
+}
+
+#[test]
+fn queue_pair_has_its_number_and_that_of_its_peer() {
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
+    record.qp = Some(0x2_9c40);
+    assert_eq!(format::of(&record, &node()), "qp:171072 offloads:1 uploads:0");
+    record.peer_qp = Some(0x9c41);
+    assert_eq!(format::of(&record, &node()), "qp:171072 peer_qp:40001 offloads:1 uploads:0");
 }
 
 // Forms accepted by ss: `-tin`, `-j`, filters after the options.

@@ -28,6 +28,7 @@ pub mod capture;
 pub mod frames;
 pub mod iwarp;
 mod model;
+pub mod modify;
 pub mod random;
 pub mod script;
 pub mod shrink;

@@ -5,10 +5,11 @@
 //!                                     that the failure needs
 //!     flue-fuzz iwarp TARGET FILE...  runs files of one of iWARP's targets
 //!     flue-fuzz verbs FILE...         prints and runs the calls of each file of `verbs`
+//!     flue-fuzz modify FILE...        runs the changes of each file of `modify`
 
 use std::{env, error::Error, fs, path::Path, process::ExitCode};
 
-use flue_fuzz::{capture, iwarp, random, run, script, shrink, verbs};
+use flue_fuzz::{capture, iwarp, modify, random, run, script, shrink, verbs};
 
 /// Number of seeded scripts among the seeds.
 const RANDOM: u64 = 100;
@@ -50,6 +51,10 @@ fn write_seeds(directory: &Path) -> Result<(), Box<dyn Error>> {
     for (name, calls) in verbs::seeds::named() {
         fs::write(directory.join("verbs").join(name), verbs::write(&calls))?;
     }
+    fs::create_dir_all(directory.join("modify"))?;
+    for seed in 0..RANDOM {
+        fs::write(directory.join(format!("modify/{seed:03}")), modify::script(seed))?;
+    }
     println!("{} scripts, {} frames", scripts.len(), frames.len());
     Ok(())
 }
@@ -82,20 +87,28 @@ fn replay_verbs(path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn replay_modify(path: &Path) -> Result<(), Box<dyn Error>> {
+    println!("{:#?}", modify::run(&fs::read(path)?));
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let done =
-        match arguments[..] {
-            ["seeds", directory] => write_seeds(Path::new(directory)),
-            ["replay", ref files @ ..] => files.iter().try_for_each(|file| replay(Path::new(file))),
-            ["iwarp", target, ref files @ ..] => replay_iwarp(target, files),
-            ["verbs", ref files @ ..] => {
-                files.iter().try_for_each(|file| replay_verbs(Path::new(file)))
-            }
-            _ => Err("flue-fuzz seeds DIR | replay FILE... | iwarp TARGET FILE... | verbs FILE..."
-                .into()),
-        };
+    let done = match arguments[..] {
+        ["seeds", directory] => write_seeds(Path::new(directory)),
+        ["replay", ref files @ ..] => files.iter().try_for_each(|file| replay(Path::new(file))),
+        ["iwarp", target, ref files @ ..] => replay_iwarp(target, files),
+        ["verbs", ref files @ ..] => {
+            files.iter().try_for_each(|file| replay_verbs(Path::new(file)))
+        }
+        ["modify", ref files @ ..] => {
+            files.iter().try_for_each(|file| replay_modify(Path::new(file)))
+        }
+        _ => Err("flue-fuzz seeds DIR | replay FILE... | iwarp TARGET FILE... | verbs FILE... | \
+                      modify FILE..."
+            .into()),
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

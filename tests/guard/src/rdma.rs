@@ -36,12 +36,21 @@ pub enum Operation {
     FetchAdd,
     /// Immediate data, into receives like a Send.
     Immediate,
+    /// RDMA Write between queue pairs of reliable connected service.
+    RcWrite,
+    /// Send between queue pairs of reliable connected service.
+    RcSend,
 }
 
 impl Operation {
     /// True if it consumes receives.
     const fn is_received(self) -> bool {
-        matches!(self, Self::Send | Self::Immediate)
+        matches!(self, Self::Send | Self::Immediate | Self::RcSend)
+    }
+
+    /// True for queue pairs of reliable connected service.
+    const fn is_rc(self) -> bool {
+        matches!(self, Self::RcWrite | Self::RcSend)
     }
 }
 
@@ -88,10 +97,14 @@ fn settle(
 }
 
 impl End {
-    fn new(adapter: &Adapter, buffer_bytes: usize) -> Result<Self, NtStatus> {
+    fn new(adapter: &Adapter, operation: Operation, buffer_bytes: usize) -> Result<Self, NtStatus> {
         let cq = adapter.create_cq(4 * DEPTH_SMALL as u32, |_| {})?;
         let pd = adapter.create_pd()?;
-        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
+        let limits = QpLimits::default();
+        let qp = match operation.is_rc() {
+            true => pd.create_rc_qp(&cq, &cq, 0, limits)?,
+            false => pd.create_qp(&cq, &cq, 0, limits)?,
+        };
         let mr = pd.create_mr(false)?;
         let buffer = adapter.allocate(buffer_bytes)?;
         qp.allow_extensions(true)?;
@@ -108,7 +121,8 @@ impl End {
     }
 }
 
-/// Connects a queue pair of the first adapter with one of the second, at `server`. `step` runs both nodes.
+/// Connects a queue pair of the first adapter with one of the second, at `server`, for traffic of `operation`. `step`
+/// runs both nodes.
 ///
 /// # Errors
 /// If an object cannot be created.
@@ -118,11 +132,11 @@ impl End {
 pub fn connect(
     adapters: [&Adapter; 2],
     server: SocketAddr,
-    buffer_bytes: usize,
+    (operation, buffer_bytes): (Operation, usize),
     step: &mut dyn FnMut(),
 ) -> Result<[End; 2], NtStatus> {
-    let mut near = End::new(adapters[0], buffer_bytes)?;
-    let mut far = End::new(adapters[1], buffer_bytes)?;
+    let mut near = End::new(adapters[0], operation, buffer_bytes)?;
+    let mut far = End::new(adapters[1], operation, buffer_bytes)?;
     let incoming = CallbackResults::<Connector>::default();
     let listener = adapters[1].create_listener(store_result(&incoming))?;
     let callback_result = CallbackResults::<NtStatus>::default();
@@ -209,8 +223,10 @@ impl Traffic {
         let (address, token) = (far.buffer.address(), far.token);
         let data = Data::Registered(&sge);
         match self.operation {
-            Operation::Write => near.qp.write(self.posted, data, address, token, flags),
-            Operation::Send => near.qp.send(self.posted, data, flags),
+            Operation::Write | Operation::RcWrite => {
+                near.qp.write(self.posted, data, address, token, flags)
+            }
+            Operation::Send | Operation::RcSend => near.qp.send(self.posted, data, flags),
             Operation::Read => near.qp.read(self.posted, &sge, address, token, flags),
             Operation::FetchAdd => near.qp.fetch_add(self.posted, sge[0], address, token, 1, flags),
             Operation::Immediate => {
@@ -239,6 +255,16 @@ impl Traffic {
             }
         }
         count > 0
+    }
+
+    /// Polls the completions of requests, and returns their number.
+    ///
+    /// # Panics
+    /// If a request has failed.
+    pub fn take_completions(&mut self) -> u64 {
+        let before = self.done;
+        while self.take(0) {}
+        self.done - before
     }
 
     /// Transfers `messages` more, keeping the queue full, and waits for all of them. `step` runs both nodes.

@@ -299,6 +299,7 @@ c_enum! {
 c_constants! {
     /// Flags and masks of 32 bits.
     FLAGS: u32 {
+        IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
         IBV_DEVICE_SRQ_RESIZE = 1 << 13,
         IBV_DEVICE_MEM_WINDOW = 1 << 17,
         IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
@@ -309,6 +310,7 @@ c_constants! {
         IBV_LINK_LAYER_ETHERNET = 2,
         IBV_PORT_CM_SUP = 1 << 16,
         IBV_PORT_DEVICE_MGMT_SUP = 1 << 19,
+        IBV_PORT_IP_BASED_GIDS = 1 << 26,
         IBV_WC_GRH = 1,
         IBV_WC_WITH_IMM = 1 << 1,
         IBV_WC_IP_CSUM_OK = 1 << 2,

@@ -80,7 +80,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
 unsafe fn acknowledgments_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Acknowledgments>> {
     use flue_verbs_abi::enums::{
         IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
-        IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+        IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
+        IBV_EVENT_SRQ_LIMIT_REACHED,
     };
     match event.event_type {
         // SAFETY: guaranteed by the caller.
@@ -88,6 +89,7 @@ unsafe fn acknowledgments_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Ackn
         IBV_EVENT_QP_FATAL
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_SQ_DRAINED
         // SAFETY: guaranteed by the caller.
         | IBV_EVENT_QP_LAST_WQE_REACHED => unsafe {
             crate::qp::async_acknowledgments(event.element.qp)

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use flue_adapter::{AdapterOptions, control::server::Control};
+use flue_adapter::{AdapterOptions, DeviceKind, control::server::Control};
 use flue_verbs_core::{
-    address::{self, Interface},
     device::Device,
     fatal::{report_link_loss, reset_connections},
+    identity::{Identity, addresses_of_machine},
     process::generation,
     usage,
 };
@@ -70,8 +70,19 @@ pub(crate) fn open_log() {
     settings();
 }
 
-/// Returns the options of the adapter, and the defaults for verbs programs.
-fn options() -> (AdapterOptions, Config) {
+/// Returns the identity of the device, without starting an adapter. It is fixed at the first call.
+pub(crate) fn identity() -> &'static Identity {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    IDENTITY.get_or_init(|| Identity::new(settings().options(), addresses_of_machine))
+}
+
+/// Returns true if the device is a RoCE device, without starting an adapter.
+pub(crate) fn is_roce() -> bool {
+    settings().options().device == DeviceKind::Roce
+}
+
+/// Returns the options of the adapter, the defaults for verbs programs, and the identity of the device.
+fn options() -> (AdapterOptions, Config, &'static Identity) {
     let config = Config {
         // The callbacks only set flags and write to pipes, so they need no separate thread.
         callbacks: CallbackThread::Caller,
@@ -81,7 +92,7 @@ fn options() -> (AdapterOptions, Config) {
         end_wait: END_WAIT,
         ..Config::default()
     };
-    (settings().adapter(), config)
+    (settings().adapter(), config, identity())
 }
 
 /// Adapter of a process, with its control socket.
@@ -141,14 +152,6 @@ extern "C" fn finish() {
             device.finish();
         }
     });
-}
-
-/// Returns the interface that identifies the device, without starting an adapter.
-pub(crate) fn interface() -> Interface {
-    match settings().transport().node() {
-        Some(node) => address::interface_of_node(node),
-        None => address::interface_of_device(),
-    }
 }
 
 /// Returns the adapter of this process, and starts it if necessary.

@@ -265,7 +265,7 @@ impl From<Completion> for WcSlot {
             vendor_err: completion.error_code(),
             byte_len: completion.bytes,
             imm_data,
-            qp_num: completion.qp.number(),
+            qp_num: completion::qp_number(&completion),
             src_qp: 0,
             wc_flags,
             pkey_index: 0,
@@ -391,7 +391,7 @@ unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    current(cq, |entry| entry.qp.number(), 0)
+    current(cq, completion::qp_number, 0)
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {

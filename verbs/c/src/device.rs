@@ -1,7 +1,9 @@
 //! C interface of devices: list, names, limits, ports and their tables.
 
 use std::{
+    env,
     ffi::{c_char, c_int, c_uint},
+    os::unix::ffi::OsStrExt as _,
     ptr,
     sync::OnceLock,
 };
@@ -13,15 +15,19 @@ use flue_verbs_abi::{
     },
     enums::{
         IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2A,
-        IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512,
-        IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, IBV_NODE_RNIC, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-        IBV_PORT_DEVICE_MGMT_SUP, IBV_TRANSPORT_IWARP, ibv_mtu,
+        IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2,
+        IBV_LINK_LAYER_ETHERNET, IBV_NODE_CA, IBV_NODE_RNIC, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+        IBV_PORT_DEVICE_MGMT_SUP, IBV_PORT_IP_BASED_GIDS, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
+        ibv_gid_type, ibv_mtu,
     },
     objects::{ibv_context, ibv_device},
+    settings,
 };
 use flue_verbs_core::{
-    address::{self, Interface},
+    address,
     device::Device,
+    gid::GidEntry,
+    identity::{Identity, PortSpeed},
 };
 use offload_engine::fault;
 use rdma_over_tcp::rnic::Capabilities;
@@ -40,22 +46,27 @@ const DEVICE_BYTES: usize = 1024;
 /// Vendor: a locally administered OUI, "flu".
 const VENDOR: u32 = 0x66_6c75;
 
-/// Active width and speed of the port: 1X at 25 Gbit/s. TCP has neither.
-const WIDTH: u8 = 1;
-const SPEED: u8 = 32;
-/// Product of both, in units of 100 Mbit/s.
-const EFFECTIVE_SPEED: u64 = 250;
 /// `phys_state` of a link that is up.
 const LINK_UP: u8 = 5;
 
-fn interface() -> &'static Interface {
-    static INTERFACE: OnceLock<Interface> = OnceLock::new();
-    INTERFACE.get_or_init(config::interface)
+/// Address handles that a process may have; they take no resources of the device.
+const ADDRESS_HANDLES_MAX: c_int = 65_536;
+/// Code of the time after which a RoCE device acknowledges, as software RoCE drivers report it.
+const ACK_DELAY: u8 = 15;
+
+fn identity() -> &'static Identity {
+    config::identity()
 }
 
 /// Returns the node GUID in network order.
 fn guid() -> u64 {
-    u64::from_ne_bytes(address::eui64(interface().mac))
+    u64::from_ne_bytes(address::eui64(identity().interface().mac))
+}
+
+/// Returns the name of the character device: that of the launcher's files, so that no device of the machine has it.
+fn node() -> Vec<u8> {
+    let files = env::var_os(settings::FILES).unwrap_or_default();
+    settings::node_of(files.as_bytes()).unwrap_or(b"uverbs0").to_owned()
 }
 
 fn put(text: &[u8], into: &mut [c_char]) {
@@ -70,11 +81,14 @@ pub(crate) fn pointer() -> *mut ibv_device {
     static DEVICE: OnceLock<usize> = OnceLock::new();
     let made = DEVICE.get_or_init(|| {
         let mut device = ibv_device::zeroed();
-        device.node_type = IBV_NODE_RNIC;
-        device.transport_type = IBV_TRANSPORT_IWARP;
+        (device.node_type, device.transport_type) = match config::is_roce() {
+            true => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+            false => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
+        };
         put(NAME.to_bytes(), &mut device.name);
-        put(b"uverbs0", &mut device.dev_name);
-        put(b"/sys/class/infiniband_verbs/uverbs0", &mut device.dev_path);
+        let node = node();
+        put(&node, &mut device.dev_name);
+        put(&[&b"/sys/class/infiniband_verbs/"[..], &node].concat(), &mut device.dev_path);
         put(b"/sys/class/infiniband/flue0", &mut device.ibdev_path);
         let memory = Box::leak(vec![0_u64; DEVICE_BYTES / 8].into_boxed_slice());
         let place = memory.as_mut_ptr().cast::<ibv_device>();
@@ -121,8 +135,9 @@ pub(crate) extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
     guard::value(guid, 0)
 }
 
+/// Index of the device in the kernel. A RoCE device has none: UCX queries the kernel about others.
 pub(crate) extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
-    0
+    guard::value(|| if config::is_roce() { -1 } else { 0 }, -1)
 }
 
 pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
@@ -156,13 +171,22 @@ fn attributes() -> Result<ibv_device_attr, Errno> {
     attr.max_qp_rd_atom = count(limits.ird_max);
     attr.max_qp_init_rd_atom = count(limits.ord_max);
     attr.max_res_rd_atom = count(limits.ird_max.saturating_mul(tables.max_qp_count));
-    attr.atomic_cap = if device.has_extensions() { IBV_ATOMIC_HCA } else { IBV_ATOMIC_NONE };
+    let is_roce = identity().is_roce();
+    attr.atomic_cap = match device.has_extensions() || is_roce {
+        true => IBV_ATOMIC_HCA,
+        false => IBV_ATOMIC_NONE,
+    };
     attr.max_srq = count(tables.max_srq_count);
     attr.max_srq_wr = count(limits.srq_depth_max);
     attr.max_srq_sge = count(limits.receive_sges_max);
     attr.max_mw = count(tables.max_mw_count);
     attr.device_cap_flags =
         IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
+    if is_roce {
+        attr.device_cap_flags |= IBV_DEVICE_RC_RNR_NAK_GEN;
+        attr.max_ah = ADDRESS_HANDLES_MAX;
+        attr.local_ca_ack_delay = ACK_DELAY;
+    }
     attr.max_pkeys = 1;
     attr.phys_port_cnt = 1;
     Ok(attr)
@@ -210,17 +234,6 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Returns the largest InfiniBand MTU that fits an interface's.
-fn mtu(bytes: u32) -> ibv_mtu {
-    match bytes {
-        4096.. => IBV_MTU_4096,
-        2048.. => IBV_MTU_2048,
-        1024.. => IBV_MTU_1024,
-        512.. => IBV_MTU_512,
-        _ => IBV_MTU_256,
-    }
-}
-
 fn check_port(port: u32) -> Result<(), Errno> {
     if port == 1 { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
@@ -230,15 +243,20 @@ unsafe fn write_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<
     check_port(port.into())?;
     let mut found = ibv_port_attr::zeroed();
     found.state = IBV_PORT_ACTIVE;
-    found.max_mtu = IBV_MTU_4096.min(mtu(interface().mtu));
-    found.active_mtu = mtu(interface().mtu);
-    found.gid_tbl_len = 1;
-    found.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_DEVICE_MGMT_SUP;
+    let mtu = ibv_mtu(identity().active_mtu().into());
+    (found.max_mtu, found.active_mtu) = (mtu, mtu);
+    (found.gid_tbl_len, found.port_cap_flags) = match identity().is_roce() {
+        true => {
+            let entries = c_int::try_from(identity().gids().len()).unwrap_or(c_int::MAX);
+            (entries, IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS)
+        }
+        false => (1, IBV_PORT_CM_SUP | IBV_PORT_DEVICE_MGMT_SUP),
+    };
     found.max_msg_sz = config::device()?.limits().transfer_bytes_max;
     found.pkey_tbl_len = 1;
     found.max_vl_num = 1;
-    found.active_width = WIDTH;
-    found.active_speed = SPEED;
+    let PortSpeed { width, speed, effective: _ } = identity().port_speed();
+    (found.active_width, found.active_speed) = (width, speed);
     found.phys_state = LINK_UP;
     found.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
     let known = size.min(size_of::<ibv_port_attr>());
@@ -280,21 +298,49 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     guard::status(|| {
         check_port(port)?;
         // SAFETY: the program passes writable memory for it.
-        unsafe { speed.write(EFFECTIVE_SPEED) };
+        unsafe { speed.write(identity().port_speed().effective) };
         Ok(())
     })
 }
 
-/// Returns the only GID: the hardware address, as other iWARP adapters have it.
-fn gid() -> ibv_gid {
+/// GID of an iWARP device: the hardware address, as other iWARP adapters have it.
+fn hardware_gid() -> ibv_gid {
     let mut gid = ibv_gid::default();
-    gid.raw[..6].copy_from_slice(&interface().mac.0);
+    gid.raw[..6].copy_from_slice(&identity().interface().mac.0);
     gid
 }
 
-fn check_gid(port: u32, index: i64) -> Result<(), Errno> {
+/// Returns the entries of the GID table; `None`: the address of the entry was removed.
+fn gids() -> Vec<Option<ibv_gid_entry>> {
+    let entry = |index: usize, gid: ibv_gid, gid_type: ibv_gid_type, interface: u32| {
+        let mut entry = ibv_gid_entry::zeroed();
+        entry.gid = gid;
+        entry.gid_index = index as u32;
+        entry.port_num = 1;
+        entry.gid_type = gid_type.0;
+        entry.ndev_ifindex = interface;
+        entry
+    };
+    if !identity().is_roce() {
+        let interface = identity().interface().index;
+        return vec![Some(entry(0, hardware_gid(), IBV_GID_TYPE_IB, interface))];
+    }
+    let current = identity().current_gids().into_iter().enumerate();
+    let shown = |(index, found): (usize, Option<GidEntry>)| {
+        let GidEntry { gid, interface } = found?;
+        Some(entry(index, ibv_gid { raw: gid.0 }, IBV_GID_TYPE_ROCE_V2, interface))
+    };
+    current.map(shown).collect()
+}
+
+/// Returns an entry of the GID table; `None`: it is empty.
+///
+/// # Errors
+/// `EINVAL`: another port, or an index beyond the table.
+fn gid(port: u32, index: i64) -> Result<Option<ibv_gid_entry>, Errno> {
     check_port(port)?;
-    if index == 0 { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+    let index = usize::try_from(index).map_err(|_| Errno(libc::EINVAL))?;
+    gids().get(index).copied().ok_or(Errno(libc::EINVAL))
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_gid(
@@ -304,12 +350,15 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     into: *mut ibv_gid,
 ) -> c_int {
     guard::done(|| {
-        check_gid(port.into(), index.into())?;
+        let found = gid(port.into(), index.into())?;
         // SAFETY: the program passes writable memory for it, of any alignment.
-        unsafe { into.write_unaligned(gid()) };
+        unsafe { into.write_unaligned(found.map_or_else(ibv_gid::default, |entry| entry.gid)) };
         Ok(())
     })
 }
+
+/// Type of a GID in the numbering of sysfs: that of RoCE v2.
+const SYSFS_TYPE_ROCE_V2: c_uint = 1;
 
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     _context: *mut ibv_context,
@@ -318,25 +367,21 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     into: *mut c_uint,
 ) -> c_int {
     guard::done(|| {
-        check_gid(port.into(), index.into())?;
+        let found = gid(port.into(), index.into())?;
+        let is_v2 = found.is_some_and(|entry| entry.gid_type == IBV_GID_TYPE_ROCE_V2.0);
         // SAFETY: the program passes writable memory for it.
-        unsafe { into.write_unaligned(IBV_GID_TYPE_IB.0) };
+        unsafe { into.write_unaligned(if is_v2 { SYSFS_TYPE_ROCE_V2 } else { 0 }) };
         Ok(())
     })
 }
 
-/// Writes the entry of the table up to the size that the program gives.
-unsafe fn write_gid(into: *mut ibv_gid_entry, size: usize) {
-    let mut entry = ibv_gid_entry::zeroed();
-    entry.gid = gid();
-    entry.port_num = 1;
-    entry.gid_type = IBV_GID_TYPE_IB.0;
-    entry.ndev_ifindex = interface().index;
+/// Writes an entry of the table up to the size that the program gives.
+unsafe fn write_gid(entry: &ibv_gid_entry, into: *mut ibv_gid_entry, size: usize) {
     let known = size.min(size_of::<ibv_gid_entry>());
     // SAFETY: the caller's memory has this many bytes.
     unsafe {
         into.cast::<u8>().write_bytes(0, size);
-        ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), into.cast(), known);
+        ptr::copy_nonoverlapping(ptr::from_ref(entry).cast::<u8>(), into.cast(), known);
     }
 }
 
@@ -349,12 +394,13 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     entry_size: usize,
 ) -> c_int {
     guard::status(|| {
-        check_gid(port, index.into())?;
+        let found = gid(port, index.into())?;
         if flags != 0 {
-            return Err(Errno(libc::EINVAL));
+            return Err(Errno(libc::EOPNOTSUPP));
         }
+        let found = found.ok_or(Errno(libc::ENODATA))?;
         // SAFETY: the program passes writable memory of this size.
-        unsafe { write_gid(entry, entry_size) };
+        unsafe { write_gid(&found, entry, entry_size) };
         Ok(())
     })
 }
@@ -366,15 +412,23 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    if max_entries == 0 || flags != 0 {
-        return -(libc::EINVAL as isize);
-    }
+    let mut count = 0;
     let status = guard::status(|| {
-        // SAFETY: the program passes writable memory of these sizes.
-        unsafe { write_gid(entries, entry_size) };
+        if flags != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let found: Vec<_> = gids().into_iter().flatten().collect();
+        if found.len() > max_entries {
+            return Err(Errno(libc::EINVAL));
+        }
+        for (at, entry) in found.iter().enumerate() {
+            // SAFETY: the program passes writable memory of these sizes.
+            unsafe { write_gid(entry, entries.wrapping_byte_add(at * entry_size), entry_size) };
+        }
+        count = found.len() as isize;
         Ok(())
     });
-    if status == 0 { 1 } else { -(status as isize) }
+    if status == 0 { count } else { -(status as isize) }
 }
 
 /// Default partition.
@@ -387,9 +441,13 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     guard::done(|| {
-        check_gid(port.into(), index.into())?;
+        check_port(port.into())?;
+        if index != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let found = if identity().is_roce() { PKEY } else { 0 };
         // SAFETY: the program passes writable memory for it.
-        unsafe { pkey.write_unaligned(0) };
+        unsafe { pkey.write_unaligned(found) };
         Ok(())
     })
 }
@@ -401,7 +459,8 @@ pub(crate) extern "C" fn ibv_get_pkey_index(
 ) -> c_int {
     guard::number(|| {
         check_port(port.into())?;
-        if pkey == 0 || pkey == PKEY { Ok(0) } else { Err(Errno(libc::EINVAL)) }
+        let is_known = pkey == PKEY || pkey == 0 && !identity().is_roce();
+        if is_known { Ok(0) } else { Err(Errno(libc::EINVAL)) }
     })
 }
 

@@ -1,10 +1,12 @@
 //! C interface of inheritance by the child of a fork: fork handler, descriptors, thread.
 //!
+//! A child closes its copies of the descriptors of connections, and of listeners for queue pairs that programs connect.
 //! A child that calls the library takes its objects over in the call. A child that only polls the descriptor of a
 //! channel is woken by a thread, once the parent has exited and a connection is in an accept queue. A node belongs to
 //! one process: the thread takes it over once the parent has exited.
 
 use std::{
+    cell::Cell,
     os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -14,9 +16,11 @@ use flue_verbs_core::{
     cm::{self, EventChannel},
     device::Device,
     event_queue::EventQueue,
-    process::{self, ForkGate},
+    process::{self, ForkGate, GATE_WAIT_MAX},
+    rendezvous,
 };
 use offload_engine::thread;
+use rdma_over_tcp::transport::ConnectionDescriptors;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::guard::{self, Errno};
@@ -48,17 +52,41 @@ pub(crate) fn install_fork_handler(start: Start) -> Result<(), Errno> {
     installed.map_err(Errno)
 }
 
+thread_local! {
+    /// Connections of this process, during a fork by this thread.
+    static CONNECTIONS: Cell<Option<ConnectionDescriptors>> = const { Cell::new(None) };
+}
+
 unsafe extern "C" fn before() {
     ForkGate::close();
+    // Without it, the child keeps its copies of the descriptors.
+    let _ = CONNECTIONS.try_with(|held| held.set(ConnectionDescriptors::hold(GATE_WAIT_MAX)));
+}
+
+/// Returns the connections that [`before`] has held.
+fn held_connections() -> Option<ConnectionDescriptors> {
+    CONNECTIONS.try_with(Cell::take).ok().flatten()
 }
 
 unsafe extern "C" fn after() {
+    drop(held_connections());
     ForkGate::open();
 }
 
 unsafe extern "C" fn forked() {
+    match held_connections() {
+        Some(mut connections) => {
+            for number in connections.take() {
+                // SAFETY: no memory is involved. The descriptor is a copy of the parent's, whose adapter this process
+                // does not run.
+                unsafe { libc::close(number) };
+            }
+        }
+        None => ConnectionDescriptors::abandon(),
+    }
     ForkGate::open();
     process::forked();
+    rendezvous::close_inherited();
     watch();
 }
 
@@ -169,8 +197,6 @@ mod tests {
         },
         thread,
     };
-
-    use flue_verbs_core::process::GATE_WAIT_MAX;
 
     use super::*;
 

@@ -5,9 +5,9 @@
 //! structures, errno, panics, cancellation. [`flue_verbs_core`] has the objects. A file of the same path in both is
 //! about the same object, and its first line states the layer.
 //!
-//! Files without a counterpart: `settings` reads the environment, `config` configures the adapter by it, `context` and
-//! `open` are open devices, `enum_str` and `rate` convert numbers, `provider` answers the providers of hardware,
-//! `unsupported` has calls that fail, `exports` gives symbols their versions.
+//! Files without a counterpart: `settings` reads the environment, `config` configures the adapter by it, `interfaces`
+//! lists addresses, `context` and `open` are open devices, `enum_str` and `rate` convert numbers, `provider` answers
+//! the providers of hardware, `unsupported` has calls that fail, `exports` gives symbols their versions.
 //!
 //! Every exported function runs in `guard`: a panic becomes EIO, and errno is set as its caller expects. `fatal`
 //! closes the device after a panic.

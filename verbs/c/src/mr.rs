@@ -3,7 +3,7 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     ptr::NonNull,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use flue_verbs_abi::{
@@ -13,12 +13,9 @@ use flue_verbs_abi::{
     },
     objects::{ibv_context, ibv_dm, ibv_mr, ibv_pd},
 };
-use flue_verbs_core::{
-    mr::{Mr, rights},
-    pd::Pd,
-};
+use flue_verbs_core::mr::{Mr, rights};
 use offload_engine::memory::{SharedSpan, mapped};
-use rdma_over_tcp::rnic::RegisteredBuffer;
+use rdma_over_tcp::rnic::{Access, RegisteredBuffer};
 
 use crate::{
     guard::{self, Errno},
@@ -37,7 +34,8 @@ struct Registered {
 
 type MrObject = Object<ibv_mr, Mutex<(Mr, Registered)>>;
 
-fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Mr, Errno> {
+/// Checks the arguments, and returns the memory and the rights.
+fn checked(wanted: Registered) -> Result<(RegisteredBuffer, Access), Errno> {
     let Registered { address, length, iova, access } = wanted;
     let granted = rights(access)?;
     let start = NonNull::new(address as *mut u8).ok_or(Errno(libc::EFAULT))?;
@@ -50,14 +48,15 @@ fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Mr, Errno> {
     // `ibv_dereg_mr` has returned; after that the span is not used.
     let span = unsafe { SharedSpan::from_raw(start, length, is_written, ()) };
     let base = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    Mr::new(pd, &RegisteredBuffer::from(span).at_address(base), granted)
+    Ok((RegisteredBuffer::from(span).at_address(base), granted))
 }
 
 fn register(pd: *mut ibv_pd, wanted: Registered) -> *mut ibv_mr {
     guard::pointer(|| {
         // SAFETY: the program passes a pointer returned by `ibv_alloc_pd`.
         let domain = unsafe { PdObject::of(pd) }?;
-        let region = region(domain, wanted)?;
+        let (buffer, rights) = checked(wanted)?;
+        let region = Mr::new(domain, &buffer, rights)?;
         let key = region.key();
         let seen = ibv_mr {
             // SAFETY: as above, and it is not null.
@@ -114,7 +113,7 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// The new registration precedes the end of the old one, so that a failure changes nothing.
+/// The key remains. A failure changes nothing.
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -145,13 +144,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             wanted.access = access as u32;
         }
-        let region = region(&domain, wanted)?;
-        if let Err(error) = own.0.destroy() {
-            region.destroy()?;
-            return Err(error);
-        }
-        let key = region.key();
-        *own = (region, wanted);
+        let (buffer, rights) = checked(wanted)?;
+        own.0.replace(&domain, &buffer, rights)?;
+        own.1 = wanted;
         // SAFETY: as above; the program does not read them meanwhile.
         unsafe {
             if flags & IBV_REREG_MR_CHANGE_PD != 0 {
@@ -159,8 +154,6 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             }
             (*mr).addr = wanted.address as *mut c_void;
             (*mr).length = wanted.length;
-            (*mr).lkey = key;
-            (*mr).rkey = key;
         }
         Ok(())
     });

@@ -11,7 +11,7 @@ use flue_verbs_core::{
     mw::{Mw, mw_rights},
     qp::{MwBind, SendPoster},
 };
-use rdma_over_tcp::rnic::{WindowType, WrFlags};
+use rdma_over_tcp::rnic::{Bind, WindowType, WrFlags};
 
 use crate::{
     guard::{self, Errno},
@@ -50,6 +50,35 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
+/// Returns the bind request of a window.
+///
+/// # Safety
+/// Pointers are those of the program.
+pub(crate) unsafe fn request(
+    mw: *mut ibv_mw,
+    rkey: Option<u32>,
+    info: &ibv_mw_bind_info,
+) -> Result<Bind, Errno> {
+    let ibv_mw_bind_info { mr, addr, length, mw_access_flags } = *info;
+    // SAFETY: guaranteed by the caller.
+    let window = unsafe { MwObject::of(mw) }?;
+    let rights = mw_rights(mw_access_flags)?;
+    let request = |region: &Mr| {
+        let bind = MwBind {
+            window,
+            region,
+            key: rkey.filter(|_| window.kind() == WindowType::Two).map(|rkey| rkey as u8),
+            address: addr,
+            length,
+            is_zero_based: mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
+            rights,
+        };
+        Ok(bind.request())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { mr::with_mr(mr, request) }
+}
+
 /// Posts the bind of a window, and writes its key to the program's structure.
 ///
 /// # Safety
@@ -62,24 +91,9 @@ pub(crate) unsafe fn post_bind(
     info: &ibv_mw_bind_info,
     flags: WrFlags,
 ) -> Result<(), Errno> {
-    let ibv_mw_bind_info { mr, addr, length, mw_access_flags } = *info;
     // SAFETY: guaranteed by the caller.
-    let window = unsafe { MwObject::of(mw) }?;
-    let rights = mw_rights(mw_access_flags)?;
-    let mut post = |region: &Mr| {
-        let bind = MwBind {
-            window,
-            region,
-            key: rkey.filter(|_| window.kind() == WindowType::Two).map(|rkey| rkey as u8),
-            address: addr,
-            length,
-            is_zero_based: mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
-            rights,
-        };
-        poster.bind(wr_id, bind, flags)
-    };
-    // SAFETY: guaranteed by the caller.
-    let key = unsafe { mr::with_mr(mr, &mut post) }?;
+    let bind = unsafe { request(mw, rkey, info) }?;
+    let key = poster.bind(wr_id, bind, flags)?;
     // SAFETY: guaranteed by the caller; the program reads the key when this has returned.
     unsafe { (*mw).rkey = key };
     Ok(())

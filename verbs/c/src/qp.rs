@@ -20,7 +20,8 @@ use flue_verbs_abi::{
         IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
         IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
         IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-        IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
+        IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_mig_state, ibv_mtu, ibv_qp_state,
+        ibv_wr_opcode,
     },
     objects::{
         ibv_context, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
@@ -29,8 +30,9 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEvents, end_events},
+    attributes::{IbvQpState, RcAttributes, RcChange, mask},
     event_queue::Acknowledgments,
-    qp::{IbvQpState, Qp, QpAttributes, SendPoster, immediate},
+    qp::{Qp, QpAttributes, QpOwner, SendPoster, immediate},
 };
 use rdma_over_tcp::{
     ddp::Stag,
@@ -39,7 +41,7 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    context, cq,
+    ah, context, cq,
     guard::{self, Errno, copied},
     mw,
     object::Object,
@@ -79,7 +81,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: guaranteed by the program.
-    guard::pointer(|| unsafe { create(pd, attr, None) })
+    guard::pointer(|| unsafe { create(pd, attr, None, QpOwner::Program) })
 }
 
 /// Creates a queue pair, and writes back its actual capabilities.
@@ -90,6 +92,7 @@ pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
     send_ops: Option<u64>,
+    owner: QpOwner,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: guaranteed by the caller.
     let (domain, mut given) =
@@ -98,7 +101,7 @@ pub(crate) unsafe fn create(
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let building =
-        send_ops.map(|operations| Building::new(operations, domain.device())).transpose()?;
+        send_ops.map(|operations| Building::new(operations, domain.device(), owner)).transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
         given.cap;
     let srq = match given.srq.is_null() {
@@ -127,7 +130,8 @@ pub(crate) unsafe fn create(
         let event = AsyncEvent { kind, name, acknowledgments: of.clone() };
         async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
-    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, handler)?;
+    let attributes = QpAttributes { send_cq, receive_cq, srq, limits, owner };
+    let qp = Qp::new(domain, attributes, handler)?;
     given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
     // SAFETY: guaranteed by the caller, and it is not null.
     unsafe { attr.write_unaligned(given) };
@@ -185,12 +189,15 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: guaranteed by the program.
-    guard::pointer(|| unsafe { create_extended(attr) })
+    guard::pointer(|| unsafe { create_extended(attr, QpOwner::Program) })
 }
 
 /// # Safety
 /// Pointers are null or those of the program.
-pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create_extended(
+    attr: *mut ibv_qp_init_attr_ex,
+    owner: QpOwner,
+) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: guaranteed by the caller.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
     let known =
@@ -214,7 +221,7 @@ pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*
         sq_sig_all: attr.sq_sig_all,
     };
     // SAFETY: guaranteed by the caller.
-    let qp = unsafe { create(attr.pd, &raw mut plain, send_ops) }?;
+    let qp = unsafe { create(attr.pd, &raw mut plain, send_ops, owner) }?;
     attr.cap = plain.cap;
     Ok(qp)
 }
@@ -227,6 +234,92 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     }
 }
 
+/// Returns the queue pair of the program's pointer, if its handle is intact.
+///
+/// # Safety
+/// The pointer is null or refers to a queue pair.
+unsafe fn checked<'a>(qp: *mut ibv_qp) -> Result<&'a QpFields, Errno> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let state = QpObject::of(qp)?;
+        if (*qp).handle == state.qp.number() { Ok(state) } else { Err(Errno(libc::EINVAL)) }
+    }
+}
+
+/// Reads the attributes that the mask names. The others may be outside of a structure of an older release.
+///
+/// # Safety
+/// The attributes that the mask names can be read.
+unsafe fn change(attr: *const ibv_qp_attr, given: u32) -> RcChange {
+    let mut values = RcAttributes::default();
+    let (mut state, mut current_state) = (0, 0);
+    macro_rules! read {
+        ($($bit:ident $field:ident => $place:expr, $convert:expr;)*) => {$(
+            if given & mask::$bit != 0 {
+                // SAFETY: guaranteed by the caller.
+                let value = unsafe { (&raw const (*attr).$field).read_unaligned() };
+                $place = $convert(value);
+            }
+        )*};
+    }
+    let octet = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
+    let same = |value: u8| value;
+    let word = |value: u32| value;
+    read! {
+        STATE qp_state => state, |it: ibv_qp_state| it.0;
+        CUR_STATE cur_qp_state => current_state, |it: ibv_qp_state| it.0;
+        EN_SQD_ASYNC_NOTIFY en_sqd_async_notify => values.en_sqd_async_notify, |it: u8| it != 0;
+        ACCESS_FLAGS qp_access_flags => values.access_flags, word;
+        PKEY_INDEX pkey_index => values.pkey_index, |it: u16| it;
+        PORT port_num => values.port, same;
+        AV ah_attr => values.address, |it| ah::address_vector(&it);
+        PATH_MTU path_mtu => values.path_mtu, |it: ibv_mtu| octet(it.0);
+        TIMEOUT timeout => values.timeout, same;
+        RETRY_CNT retry_cnt => values.retry_cnt, same;
+        RNR_RETRY rnr_retry => values.rnr_retry, same;
+        RQ_PSN rq_psn => values.rq_psn, word;
+        MAX_QP_RD_ATOMIC max_rd_atomic => values.max_rd_atomic, same;
+        MIN_RNR_TIMER min_rnr_timer => values.min_rnr_timer, same;
+        SQ_PSN sq_psn => values.sq_psn, word;
+        MAX_DEST_RD_ATOMIC max_dest_rd_atomic => values.max_dest_rd_atomic, same;
+        PATH_MIG_STATE path_mig_state => values.path_mig_state, |it: ibv_mig_state| it.0;
+        DEST_QPN dest_qp_num => values.dest_qp_num, word;
+    }
+    RcChange { mask: given, state, current_state, values }
+}
+
+/// Writes the attributes that the program has set.
+fn write_attributes(into: &mut ibv_qp_attr, attributes: &RcAttributes) {
+    let RcAttributes {
+        path_mtu,
+        path_mig_state,
+        rq_psn,
+        sq_psn,
+        dest_qp_num,
+        access_flags,
+        ref address,
+        pkey_index,
+        en_sqd_async_notify,
+        max_rd_atomic,
+        max_dest_rd_atomic,
+        min_rnr_timer,
+        port,
+        timeout,
+        retry_cnt,
+        rnr_retry,
+    } = *attributes;
+    into.path_mtu = ibv_mtu(path_mtu.into());
+    into.path_mig_state = ibv_mig_state(path_mig_state);
+    (into.rq_psn, into.sq_psn, into.dest_qp_num) = (rq_psn, sq_psn, dest_qp_num);
+    into.qp_access_flags = access_flags;
+    into.ah_attr = ah::shown_vector(address);
+    into.pkey_index = pkey_index;
+    into.en_sqd_async_notify = en_sqd_async_notify.into();
+    (into.max_rd_atomic, into.max_dest_rd_atomic) = (max_rd_atomic, max_dest_rd_atomic);
+    (into.min_rnr_timer, into.port_num) = (min_rnr_timer, port);
+    (into.timeout, into.retry_cnt, into.rnr_retry) = (timeout, retry_cnt, rnr_retry);
+}
+
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -236,7 +329,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     guard::status(|| {
         // SAFETY: the program passes pointers to a queue pair, and places for the answers.
         unsafe {
-            let state = QpObject::of(qp)?;
+            let state = checked(qp)?;
             let now = ibv_qp_state(state.qp.state()? as u32);
             let made = state.init.lock().map_err(|_| Errno(libc::EIO))?.0;
             let mut found = ibv_qp_attr::zeroed();
@@ -246,6 +339,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             found.cap = made.cap;
             found.port_num = 1;
             found.timeout = state.ack_timeout.load(Ordering::Relaxed);
+            if let Some(attributes) = state.qp.rc_attributes() {
+                write_attributes(&mut found, &attributes);
+            }
             attr.write_unaligned(found);
             init.write_unaligned(made);
             (*qp).state = now;
@@ -269,17 +365,27 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> c_int {
     guard::status(|| {
         // SAFETY: the program passes pointers to a queue pair, and attributes.
-        let state = unsafe { QpObject::of(qp) }?;
+        let state = unsafe { checked(qp) }?;
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         let mask = mask as u32;
+        if state.qp.is_rc() {
+            // SAFETY: as above.
+            unsafe {
+                let now = state.qp.modify_rc(&change(attr, mask))?;
+                if mask & IBV_QP_STATE != 0 {
+                    (*qp).state = ibv_qp_state(now as u32);
+                }
+            }
+            return Ok(());
+        }
         // On iWARP, the connection identifies the peer: an address or number cannot lead to RTR.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
             tracing::error!(
                 qpn = state.qp.number(),
-                "ibv_modify_qp to RTR: address and QP number not supported on iWARP: connect with librdmacm \
-                 (rdma_connect, rdma_accept; perftest and qperf: option -R on both sides)"
+                "ibv_modify_qp to RTR: address and QP number not supported on iWARP: use flue run --device roce on \
+                 both sides, or connect with librdmacm (perftest and qperf: option -R on both sides)"
             );
             return Err(Errno(libc::EINVAL));
         }
@@ -302,7 +408,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let state = QpObject::of(qp)?;
+        let state = checked(qp)?;
         state.qp.destroy()?;
         end_events(&state.events, &state.acknowledgments);
         QpObject::remove(qp);
@@ -338,6 +444,15 @@ pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFla
     options
 }
 
+/// Returns true if the peer completes a receive for the operation, whose event may be solicited.
+#[inline]
+fn takes_receive(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Send { .. } | Operation::SendImmediate { .. } | Operation::WriteImmediate { .. }
+    )
+}
+
 /// Returns the operation of a work request.
 #[inline]
 unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
@@ -367,7 +482,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
             };
             Operation::Atomic { target: Remote::new(atomic.remote_addr, atomic.rkey), operation }
         }
-        // A Send with immediate data would consume two receives of the peer (RFC 7306).
+        // Between queue pairs of a RoCE device only: with RFC 7306 it would consume two receives of the peer.
+        IBV_WR_SEND_WITH_IMM => Operation::SendImmediate { data: wr.imm_data.to_ne_bytes() },
         _ => return Err(Errno(libc::EINVAL)),
     })
 }
@@ -397,8 +513,7 @@ unsafe fn post_one(
     }
     // SAFETY: guaranteed by the caller.
     let operation = unsafe { operation(wr) }?;
-    let is_send = matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
-    let flags = options(wr.send_flags, is_all_signaled, is_send);
+    let flags = options(wr.send_flags, is_all_signaled, takes_receive(&operation));
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         let count = usize::try_from(wr.num_sge).ok().filter(|count| *count <= SGES_MAX);
         let count = count.ok_or(Errno(libc::EINVAL))?;

@@ -57,6 +57,11 @@ impl Settings {
         options
     }
 
+    /// Returns the options of the adapter as they were read, without a replaced `%p`.
+    pub(crate) fn options(&self) -> &AdapterOptions {
+        &self.options
+    }
+
     /// Returns the transport of the adapter.
     pub(crate) fn transport(&self) -> &TransportOptions {
         &self.options.transport
@@ -68,7 +73,16 @@ impl Settings {
         let expected = "adapter options in JSON, as set by flue run";
         let mut options =
             reader.value(OPTIONS_VARIABLE, expected, parse::<AdapterOptions>).unwrap_or_default();
-        let AdapterOptions { transport, mpa, rfc7306, receive_wait, map, control } = &mut options;
+        let AdapterOptions {
+            transport,
+            mpa,
+            rfc7306,
+            receive_wait,
+            map,
+            control,
+            device,
+            rendezvous_ports,
+        } = &mut options;
         let expected = "node options in JSON, as set by flue run";
         let from_json = |text: &str| serde_json::from_str::<LaunchedNode>(text).ok();
         if let Some(node) = reader.value(settings::TAP, expected, from_json) {
@@ -93,6 +107,13 @@ impl Settings {
         }
         if let Some(list) = reader.value(settings::PORT_MAP, "[HOST:]PORT=PORT,...", parse_list) {
             map.ports = list;
+        }
+        if let Some(kind) = reader.value(settings::DEVICE, "iwarp or roce", parse_word) {
+            *device = kind;
+        }
+        let expected = "FIRST-LAST, ports 1024 to 65535";
+        if let Some(range) = reader.value(settings::RENDEZVOUS_PORTS, expected, parse) {
+            *rendezvous_ports = Some(range);
         }
         if let Some(path) = variable(settings::CONTROL) {
             *control = Some(ControlSocketPath::resolve(Some(path.as_ref())));
@@ -170,7 +191,7 @@ mod tests {
     use std::time::Duration;
 
     use flue_adapter::{
-        MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch, address_map::AddressMap,
+        DeviceKind, MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch, address_map::AddressMap,
     };
 
     use super::*;
@@ -191,6 +212,8 @@ mod tests {
             settings::MAP => Some("127.0.0.1=10.9.0.1,::1=fd00::1".into()),
             settings::PORT_MAP => Some("3260=3261,[::1]:7=8".into()),
             settings::CONTROL => Some("none".into()),
+            settings::DEVICE => Some("roce".into()),
+            settings::RENDEZVOUS_PORTS => Some("4000-4015".into()),
             _ => None,
         });
         let accept = MpaAcceptOptions {
@@ -213,6 +236,8 @@ mod tests {
                 ports: ["3260=3261", "[::1]:7=8"].map(|it| it.parse().unwrap()).into(),
             },
             control: Some(ControlSocketPath::None),
+            device: DeviceKind::Roce,
+            rendezvous_ports: Some("4000-4015".parse().unwrap()),
         };
         let expected = Settings { options: expected, ..Settings::default() };
         assert_eq!(settings, expected);
@@ -237,10 +262,14 @@ mod tests {
         given.mpa.accept.crc = Some(Switch::Off);
         given.map.ports = vec!["7=8".parse().unwrap()];
         given.receive_wait = Some(Duration::ZERO);
+        given.device = DeviceKind::Roce;
+        given.rendezvous_ports = Some("5000-5001".parse().unwrap());
         let (settings, bad) = Settings::read(|name| match name {
             OPTIONS_VARIABLE => Some(given.to_string().into()),
             settings::RTR => Some("send".into()),
             settings::MPA_CRC => Some("maybe".into()),
+            settings::DEVICE => Some("rxe".into()),
+            settings::RENDEZVOUS_PORTS => Some("80".into()),
             settings::PORT_MAP => Some("7".into()),
             settings::PCAP => Some("/tmp/%p.pcapng".into()),
             _ => None,
@@ -258,6 +287,8 @@ mod tests {
         let expected = [
             "FLUE_VERBS_MPA_CRC=maybe: expected on or off",
             "FLUE_VERBS_PORT_MAP=7: expected [HOST:]PORT=PORT,...",
+            "FLUE_VERBS_DEVICE=rxe: expected iwarp or roce",
+            "FLUE_VERBS_RENDEZVOUS_PORTS=80: expected FIRST-LAST, ports 1024 to 65535",
         ];
         assert_eq!(reported, expected);
         let is_options = |name| name == OPTIONS_VARIABLE;

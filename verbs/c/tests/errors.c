@@ -233,8 +233,13 @@ static void registrations(void)
 	CHECK((mr = ibv_reg_mr(pd, fixed, 8192, 0)) && ibv_dereg_mr(mr) == 0);
 	CHECK(!ibv_reg_mr(pd, client.buffer, 64, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
 	CHECK((mr = ibv_reg_mr(pd, client.buffer + 1, 3, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING)) != NULL);
+	/* Peers that have the key keep using it. */
+	uint32_t key = mr->rkey;
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_READ) == 0);
+	CHECK(mr->rkey == key && mr->lkey == key);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, gone, 8192, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, client.buffer, 8, 0) == 0);
+	CHECK(mr->rkey == key && mr->lkey == key && mr->addr == client.buffer && mr->length == 8);
 	CHECK(ibv_dereg_mr(mr) == 0);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
 	CHECK(ibv_destroy_cq(client.id->send_cq) == EBUSY);

@@ -39,8 +39,9 @@ fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         .args(["-Wall", "-Werror", "-o"])
         .arg(&program)
         .arg(&source)
-        // A program that is linked to neither library has no reference to them.
-        .args(["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-lpthread"])
+        // A program that is linked to neither library has no reference to them. Functions that a program replaces are
+        // exported to the library.
+        .args(["-Wl,--as-needed", "-rdynamic", "-libverbs", "-lrdmacm", "-lpthread"])
         .output();
     match compiled {
         Ok(compiled) if compiled.status.success() => {}
@@ -147,4 +148,52 @@ fn accept_after_the_requester_has_left_flushes_receives() {
 #[test]
 fn structures_at_any_address_and_complete_identifiers() {
     run("structures", &[], &[]);
+}
+
+// Strangers at the port of a queue pair occupy bounded memory, and do not keep its peer away. The child of a fork has
+// no connection.
+#[test]
+fn port_of_queue_pairs_serves_their_peers() {
+    for test in ["strangers", "forked"] {
+        run("rendezvous", &[test], &[(settings::DEVICE, "roce")]);
+    }
+}
+
+#[test]
+fn ports_of_queue_pairs_are_in_the_range() {
+    let range = [(settings::DEVICE, "roce"), (settings::RENDEZVOUS_PORTS, "17400-17402")];
+    run("rendezvous", &["ports"], &range);
+}
+
+/// Runs tests of queue pairs that the program connects itself.
+fn connect(tests: &[&str]) {
+    run("connect", tests, &[(settings::DEVICE, "roce")]);
+}
+
+#[test]
+fn roce_device_has_gids_and_checks_each_change_of_a_queue_pair() {
+    connect(&["identity", "refused", "last-receive"]);
+}
+
+// In one process and in one thread: no call waits for the peer.
+#[test]
+fn queue_pairs_connected_by_the_program() {
+    connect(&["pair", "srq", "itself", "early", "not-ready", "drained", "identifiers", "forked"]);
+    connect(&["windows", "timer"]);
+}
+
+#[test]
+fn more_queue_pairs_than_numbers_of_one_port() {
+    connect(&["many"]);
+}
+
+#[test]
+fn errors_of_queue_pairs_connected_by_the_program() {
+    connect(&["errors"]);
+}
+
+// Silence for the whole budget, then one error. The program advances the clock.
+#[test]
+fn absent_peers_of_queue_pairs_connected_by_the_program() {
+    connect(&["absent"]);
 }

@@ -178,7 +178,7 @@ pub(crate) fn with_scope(address: SocketAddr, scope: u32) -> SocketAddr {
 
 /// Returns the scope of a node's link-local addresses: the index of its TAP, or 0 if that is in another network
 /// namespace.
-fn scope_of_node(node: &NodeOptions) -> u32 {
+pub(crate) fn scope_of_node(node: &NodeOptions) -> u32 {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
     socket.and_then(|socket| name_to_index(&socket, &node.tap)).unwrap_or(0)
@@ -195,6 +195,8 @@ pub struct Interface {
     pub mac: MacAddress,
     /// MTU in bytes.
     pub mtu: u32,
+    /// Speed in Mbit/s; `None`: unknown.
+    pub mbps: Option<u32>,
 }
 
 fn interface(directory: &Path) -> Option<Interface> {
@@ -204,6 +206,8 @@ fn interface(directory: &Path) -> Option<Interface> {
         index: read("ifindex")?.trim().parse().ok()?,
         mac: read("address").and_then(|text| text.trim().parse().ok()).unwrap_or_default(),
         mtu: read("mtu")?.trim().parse().ok()?,
+        // Links without a speed report -1, or an error.
+        mbps: read("speed").and_then(|text| text.trim().parse().ok()).filter(|mbps| *mbps > 0),
     })
 }
 
@@ -230,11 +234,32 @@ pub fn interface_of_device() -> Interface {
     found.into_iter().next().map(|(.., interface)| interface).unwrap_or_default()
 }
 
+/// MTU of an interface whose MTU cannot be read, in bytes.
+const MTU_DEFAULT: u32 = 1500;
+
+/// Returns the interface with this name. Without sysfs, only its name is known.
+pub(crate) fn interface_named(name: &str) -> Interface {
+    let directory = Path::new("/sys/class/net").join(name);
+    interface(&directory).unwrap_or_else(|| Interface {
+        name: name.into(),
+        mtu: MTU_DEFAULT,
+        ..Interface::default()
+    })
+}
+
+/// Returns the address from which the default route leaves; `None`: no such route.
+pub(crate) fn default_source() -> Option<IpAddr> {
+    // An address of the documentation, to which nothing is sent.
+    let outside = SocketAddr::from(([192, 0, 2, 1], 9));
+    source_of(outside, None).ok().map(|source| source.ip())
+}
+
 /// Returns the identity that the device has on a node, which has no interface of this machine.
 #[must_use]
 pub fn interface_of_node(node: &NodeOptions) -> Interface {
     let mac = node.mac();
-    Interface { name: node.tap.clone(), index: 0, mac, mtu: node.mtu_bytes.into() }
+    let mtu = node.mtu_bytes.into();
+    Interface { name: node.tap.clone(), index: 0, mac, mtu, mbps: None }
 }
 
 /// Returns the address of a node for connections to `remote`, with port 0.

@@ -7,6 +7,15 @@ const WITH_IMM: u32 = 2;
 /// `IBV_WC_WITH_INV`.
 const WITH_INV: u32 = 8;
 
+/// Returns the QP number of a completion: that of the rendezvous, or that of the core.
+#[inline]
+pub const fn qp_number(completion: &Completion) -> u32 {
+    match completion.qp_context {
+        0 => completion.qp.number(),
+        number => number as u32,
+    }
+}
+
 /// Returns the `ibv_wc_status` of a completion.
 pub const fn status(completion: &Completion) -> u32 {
     match completion.status {
@@ -19,7 +28,8 @@ pub const fn status(completion: &Completion) -> u32 {
         WcStatus::RemoteAccess => 10,
         // iWARP has no RNR NAK: a Send without a posted receive ends the connection.
         WcStatus::RemoteNotReady | WcStatus::RemoteOperation => 11,
-        WcStatus::ConnectionLost => 12,
+        WcStatus::ConnectionLost | WcStatus::RetryExceeded => 12,
+        WcStatus::RnrRetryExceeded => 13,
     }
 }
 
@@ -44,6 +54,8 @@ pub const fn arrival(completion: &Completion) -> (u32, u32) {
     match completion.arrival {
         Arrival::Plain => (0, 0),
         Arrival::Invalidating(stag) => (stag.0, WITH_INV),
-        Arrival::Immediate([a, b, c, d, ..]) => (u32::from_ne_bytes([a, b, c, d]), WITH_IMM),
+        Arrival::Immediate([a, b, c, d, ..]) | Arrival::SendImmediate([a, b, c, d]) => {
+            (u32::from_ne_bytes([a, b, c, d]), WITH_IMM)
+        }
     }
 }

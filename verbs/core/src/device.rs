@@ -21,7 +21,7 @@ use std::{
 };
 
 use flue_adapter::{
-    AdapterOptions, Error, NodeOptions, OpenAdapter, SocketsOptions, TransportOptions,
+    AdapterOptions, Error, NodeOptions, OpenAdapter, PortRange, SocketsOptions, TransportOptions,
     address_map::{AddressMap, View},
 };
 use offload_engine::{
@@ -41,6 +41,7 @@ use rustix::{
 use crate::{
     address::{self, Addresses},
     errno::Errno,
+    identity::Identity,
     process::{GENERATIONS_MAX, generation},
     sync::lock,
 };
@@ -74,6 +75,8 @@ pub struct Device {
     process: Option<Guarded<OwnedFd>>,
     /// Number of listening identifiers.
     listening: AtomicUsize,
+    identity: &'static Identity,
+    rendezvous_ports: Option<PortRange>,
 }
 
 /// Device of an object. The child of a fork may take the object over; its device is then that of the child.
@@ -132,13 +135,15 @@ fn open(options: &mut AdapterOptions, config: Config) -> Result<OpenAdapter, Err
 }
 
 impl Device {
-    /// Returns the device of this process, and starts it at the first call. `options` returns the options, and the
-    /// defaults of the program for those without a value.
+    /// Returns the device of this process, and starts it at the first call. `options` returns the options, the
+    /// defaults of the program for those without a value, and the identity.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread available. `ENODEV`: too many
     /// generations, or the node cannot be started; the log has the cause. `EBUSY`: in use by another process.
-    pub fn get(options: impl FnOnce() -> (AdapterOptions, Config)) -> Result<&'static Self, Errno> {
+    pub fn get(
+        options: impl FnOnce() -> (AdapterOptions, Config, &'static Identity),
+    ) -> Result<&'static Self, Errno> {
         let generation = generation();
         let place = DEVICES.get(generation).ok_or(Errno::NODEV)?;
         if let Some(device) = place.get() {
@@ -148,8 +153,8 @@ impl Device {
         if let Some(device) = place.get() {
             return Ok(device);
         }
-        let (options, config) = options();
-        let device = Self::start(options, config, generation)?;
+        let (options, config, identity) = options();
+        let device = Self::start(options, config, identity, generation)?;
         Ok(place.get_or_init(|| device))
     }
 
@@ -185,7 +190,12 @@ impl Device {
         self.listening.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    fn start(options: AdapterOptions, config: Config, generation: usize) -> Result<Self, Errno> {
+    fn start(
+        options: AdapterOptions,
+        config: Config,
+        identity: &'static Identity,
+        generation: usize,
+    ) -> Result<Self, Errno> {
         descriptor::watch()?;
         // Verbs have no half-closed connections, so a peer's FIN closes the connection. A program may listen again on
         // an address that accepted connections still use.
@@ -195,7 +205,7 @@ impl Device {
         let opened = opened.map_err(|error| errno(options.transport.node(), &error))?;
         let adapter = opened.first().clone();
         let Config { limits, rfc7306, .. } = opened.config;
-        let AdapterOptions { transport, map, .. } = options;
+        let AdapterOptions { transport, map, rendezvous_ports, .. } = options;
         let node = transport.node().cloned().map(Box::new);
         let addresses = node.map_or(Addresses::Machine, Addresses::Node);
         let scope = addresses.scope();
@@ -215,6 +225,8 @@ impl Device {
             bound,
             process,
             listening,
+            identity,
+            rendezvous_ports,
         })
     }
 
@@ -238,6 +250,21 @@ impl Device {
     /// Returns true if atomics and immediate data (RFC 7306) are enabled.
     pub const fn has_extensions(&self) -> bool {
         self.rfc7306
+    }
+
+    /// Returns the ports of listeners for queue pairs that the program connects; `None`: any.
+    pub(crate) const fn rendezvous_ports(&self) -> Option<PortRange> {
+        self.rendezvous_ports
+    }
+
+    /// Returns the identity.
+    pub const fn identity(&self) -> &'static Identity {
+        self.identity
+    }
+
+    /// Returns the generation of its process.
+    pub(crate) const fn generation(&self) -> usize {
+        self.generation
     }
 
     /// Returns the adapter.

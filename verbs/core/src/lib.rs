@@ -11,6 +11,7 @@
 
 pub mod address;
 pub mod async_event;
+pub mod attributes;
 pub mod cm;
 pub mod completion;
 pub mod cq;
@@ -18,11 +19,14 @@ pub mod device;
 pub mod errno;
 pub mod event_queue;
 pub mod fatal;
+pub mod gid;
+pub mod identity;
 pub mod mr;
 pub mod mw;
 pub mod pd;
 pub mod process;
 pub mod qp;
+pub mod rendezvous;
 pub mod rsocket;
 pub mod srq;
 mod sync;

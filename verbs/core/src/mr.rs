@@ -1,6 +1,9 @@
 //! Memory region: registration, rights, lifetime.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+};
 
 use rdma_over_tcp::rnic::{Access, Close, Key, RegionId, RegisteredBuffer, VerbError};
 
@@ -101,6 +104,52 @@ impl Mr {
         self.id
     }
 
+    /// Registers `buffer` in a domain in place of the current memory, which the adapter does not access after the
+    /// return. The key remains. A failure changes nothing.
+    ///
+    /// # Errors
+    /// As [`Mr::new`] and [`Mr::destroy`].
+    pub fn replace(
+        &mut self,
+        pd: &Arc<Pd>,
+        buffer: &RegisteredBuffer,
+        rights: Access,
+    ) -> Result<(), Errno> {
+        let mut new = Self::new(pd, buffer, rights)?;
+        let ids = [self.id, new.id];
+        let ended = Arc::new(OneShot::default());
+        let end = ended.clone();
+        let ending = pd.device().with(|core, _| {
+            core.exchange_tokens(ids)?;
+            let ending = core.deregister(self.id, Box::new(move || end.set(())));
+            if ending.is_err() {
+                let _ = core.exchange_tokens(ids);
+            }
+            ending
+        });
+        if ending.is_ok() {
+            mem::swap(&mut self.key, &mut new.key);
+            mem::swap(self, &mut new);
+        }
+        // The memory is that of the old region, or the new one after a failure.
+        match ending {
+            Ok(Close::Pending) => ended.wait(),
+            Ok(Close::Done) => {}
+            Err(error) => {
+                new.destroy()?;
+                return Err(of_deregistration(error));
+            }
+        }
+        new.release();
+        Ok(())
+    }
+
+    /// Releases a region without memory.
+    fn release(&self) {
+        let _ = self.pd.device().with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Deregisters the memory. After the return the adapter does not access it.
     ///
     /// # Errors
@@ -114,12 +163,18 @@ impl Mr {
         match ending {
             Ok(Close::Pending) => ended.wait(),
             Ok(Close::Done) => {}
-            Err(VerbError::WindowsBound) => return Err(Errno::BUSY),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(of_deregistration(error)),
         }
-        let _ = device.with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
-        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        self.release();
         Ok(())
+    }
+}
+
+/// Converts the error of a deregistration.
+fn of_deregistration(error: VerbError) -> Errno {
+    match error {
+        VerbError::WindowsBound => Errno::BUSY,
+        error => error.into(),
     }
 }
 

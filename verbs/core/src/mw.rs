@@ -9,15 +9,17 @@ use crate::{errno::Errno, mr::access, pd::Pd};
 /// Converts access flags to rights of a window.
 ///
 /// # Errors
-/// `EINVAL`: flags other than remote access and zero-based addresses.
+/// `EINVAL`: flags other than remote access, zero-based addresses, and those without effect: local write, since
+/// requests of this end do not use windows, and optional flags.
 pub fn mw_rights(flags: u32) -> Result<Access, Errno> {
-    use access::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
+    use access::{LOCAL_WRITE, OPTIONAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
     let map = [
         (REMOTE_WRITE, Access::REMOTE_WRITE),
         (REMOTE_READ, Access::REMOTE_READ),
         (REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
     ];
-    let known = map.iter().fold(ZERO_BASED, |known, (flag, _)| known | flag);
+    let ignored = ZERO_BASED | LOCAL_WRITE | OPTIONAL;
+    let known = map.iter().fold(ignored, |known, (flag, _)| known | flag);
     if flags & !known != 0 {
         return Err(Errno::INVAL);
     }
@@ -73,5 +75,22 @@ impl Mw {
         let _ = self.pd.device().with(|core, _| core.close(Key::Window(self.id), Box::new(|| {})));
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grant_remote_rights_only() {
+        use access::{HUGETLB, LOCAL_WRITE, MW_BIND, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
+        assert_eq!(mw_rights(LOCAL_WRITE), Ok(Access::NONE));
+        let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let flags = LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ZERO_BASED | 1 << 20;
+        assert_eq!(mw_rights(flags), Ok(both));
+        for foreign in [MW_BIND, HUGETLB, 1 << 8] {
+            assert_eq!(mw_rights(REMOTE_READ | foreign), Err(Errno::INVAL));
+        }
     }
 }

@@ -8,27 +8,39 @@
 //!
 //! A queue pair of an iWARP adapter is created in INIT, and only a connection changes it to RTS. Transitions of the
 //! program between RESET and RTR are recorded in this file, without an effect on the core.
+//!
+//! A queue pair that a program creates on a RoCE device is created in RESET, and follows the transitions of InfiniBand
+//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does.
 
 use std::{
     fmt, mem,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak, atomic::Ordering},
 };
 
 use rdma_over_tcp::{
-    error::{EndReason, ErrorNumber},
+    error::EndReason,
     rdmap::IMMEDIATE_OCTETS,
     rnic::{
-        Access, Bind, CompletionRetention, Data, ErrorStatePosts, Operation, QpConfig, QpId,
-        QpLimits, QpState, Revocable, Rnic, Sge, Urgency, VerbError, WrFlags,
+        Access, Bind, CompletionRetention, Data, ErrorStatePosts, Operation, QpConfig, QpEvent,
+        QpId, QpLimits, QpNotification, QpService, QpState, Revocable, Rnic, Sge, Urgency,
+        VerbError, WrFlags,
     },
 };
 
 use crate::{
-    async_event::AsyncEventKind, cq::Cq, device::Device, errno::Errno, mr::Mr, mw::Mw, pd::Pd,
-    process::Registry, srq::Srq, sync::lock, usage,
+    async_event::{AsyncEventKind, EventNotifier, QpEventHandler, event_of},
+    attributes::{IbvQpState, RcAttributes, RcChange},
+    cq::Cq,
+    device::Device,
+    errno::Errno,
+    mr::Mr,
+    mw::Mw,
+    pd::Pd,
+    process::Registry,
+    rendezvous::{self, Endpoint},
+    srq::Srq,
+    sync::lock,
+    usage,
 };
 
 /// Queue pairs of the process.
@@ -36,40 +48,7 @@ static QPS: Registry<Qp> = Registry::new();
 
 /// Resets the connections of all queue pairs of this process.
 pub(crate) fn fail_all() {
-    QPS.members().iter().for_each(|qp| _ = qp.modify(IbvQpState::Error));
-}
-
-/// State of a queue pair, `IBV_QPS_*`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum IbvQpState {
-    /// Accepts no request.
-    Reset = 0,
-    /// Accepts receives.
-    Init = 1,
-    /// Accepts receives.
-    ReadyToReceive = 2,
-    /// Accepts all requests.
-    ReadyToSend = 3,
-    /// Disconnecting.
-    Drained = 4,
-    /// Flushes all requests.
-    Error = 6,
-}
-
-impl IbvQpState {
-    /// Returns the state with this number. `None`: not a state that a program may request.
-    pub const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            0 => Self::Reset,
-            1 => Self::Init,
-            2 => Self::ReadyToReceive,
-            3 => Self::ReadyToSend,
-            4 => Self::Drained,
-            6 => Self::Error,
-            _ => return None,
-        })
-    }
+    QPS.members().iter().for_each(|qp| _ = qp.fail());
 }
 
 /// Effect of `ibv_modify_qp`.
@@ -113,48 +92,9 @@ fn change(recorded: IbvQpState, core: QpState, to: IbvQpState) -> Result<Transit
 /// Returns the state that is reported to the program.
 const fn merge(recorded: IbvQpState, core: QpState) -> IbvQpState {
     match core {
-        QpState::Idle | QpState::Connecting => recorded,
+        QpState::Idle | QpState::Connecting | QpState::Lost => recorded,
         QpState::Connected => IbvQpState::ReadyToSend,
         QpState::Error => IbvQpState::Error,
-    }
-}
-
-/// Returns the event of a connection that failed. A disconnect has none.
-pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
-    match reason {
-        // Remote protection errors of RDMAP, and tagged buffer errors of DDP.
-        EndReason::Detected(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
-            AsyncEventKind::QpAccessError
-        }
-        // Catastrophic errors of the local RDMAP and DDP: the peer's request was valid.
-        EndReason::Detected(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
-        EndReason::Detected(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
-        EndReason::Terminated(_)
-        | EndReason::TerminatedUnnumbered
-        | EndReason::Lost(_)
-        | EndReason::CqOverrun => AsyncEventKind::QpFatal,
-    }
-}
-
-/// Handler for events of a queue pair. The flag is true once the queue pair is destroyed; it is set before the
-/// withdrawal of queued events.
-pub type QpEventHandler = Box<dyn Fn(AsyncEventKind, &AtomicBool) + Send + Sync>;
-
-struct EventNotifier {
-    handler: QpEventHandler,
-    /// True once the queue pair is destroyed.
-    is_destroyed: AtomicBool,
-}
-
-impl fmt::Debug for EventNotifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EventNotifier {{ is_destroyed: {:?} }}", self.is_destroyed)
-    }
-}
-
-impl EventNotifier {
-    fn notify(&self, event: AsyncEventKind) {
-        (self.handler)(event, &self.is_destroyed);
     }
 }
 
@@ -169,6 +109,24 @@ pub struct QpAttributes {
     pub srq: Option<Arc<Srq>>,
     /// Limits.
     pub limits: QpLimits,
+    /// Owner.
+    pub owner: QpOwner,
+}
+
+/// Owner of a queue pair, which connects it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpOwner {
+    /// This library: a queue pair of an rsocket.
+    Library,
+    /// An identifier of connection management.
+    Identifier,
+    /// The program. It may connect the queue pair itself, or by an identifier.
+    Program,
+}
+
+/// Returns true if queue pairs of this owner have a number of the rendezvous.
+fn is_numbered(device: &Device, owner: QpOwner) -> bool {
+    device.identity().is_roce() && owner != QpOwner::Library
 }
 
 /// Queue pair.
@@ -176,6 +134,10 @@ pub struct QpAttributes {
 pub struct Qp {
     device: &'static Device,
     id: QpId,
+    /// Number; that of the rendezvous on a RoCE device.
+    number: u32,
+    /// State of a queue pair that the program of a RoCE device has created.
+    endpoint: Option<Arc<Endpoint>>,
     pd: Arc<Pd>,
     attributes: QpAttributes,
     /// State that the program has set.
@@ -210,27 +172,61 @@ impl Qp {
         if attributes.limits.inline_data_size <= most {
             attributes.limits.inline_data_size = most;
         }
-        let id = device.with(|core, _| {
+        let number = match is_numbered(device, attributes.owner) {
+            true => Some(rendezvous::allocate_number(device)?),
+            false => None,
+        };
+        let service = match (number, attributes.owner) {
+            (Some(_), QpOwner::Program) => QpService::Rc,
+            _ => QpService::Iwarp,
+        };
+        let created = device.with(|core, _| {
             let config = QpConfig {
                 receive_cq: attributes.receive_cq.id(),
                 send_cq: attributes.send_cq.id(),
-                context: 0,
+                context: number.unwrap_or(0).into(),
                 limits: attributes.limits,
                 srq: attributes.srq.as_ref().map(|srq| srq.id()),
                 error_state_posts: ErrorStatePosts::Flush,
+                service,
             };
-            core.create_qp(pd.id(), config)
+            let id = core.create_qp(pd.id(), config)?;
+            if let Some(number) = number {
+                core.set_qp_numbers(id, number, None);
+            }
+            Ok::<_, VerbError>(id)
+        });
+        let id = created.inspect_err(|_| {
+            if let Some(number) = number {
+                rendezvous::release_number(device, number);
+            }
         })?;
         let recorded = Mutex::new(IbvQpState::Init);
-        let notifier = Arc::new(EventNotifier { handler, is_destroyed: AtomicBool::new(false) });
-        if attributes.srq.is_some() {
-            let last = notifier.clone();
-            let notification = Arc::new(move |_| last.notify(AsyncEventKind::LastWqeReached));
+        let notifier = Arc::new(EventNotifier::new(handler));
+        let endpoint = match (number, service) {
+            (Some(number), QpService::Rc) => {
+                Some(rendezvous::add(device, id, number, notifier.clone()))
+            }
+            _ => None,
+        };
+        let notification = notification(&notifier, endpoint.as_ref());
+        if attributes.srq.is_some() || endpoint.is_some() {
             device.with(|core, _| core.notify_of_qp(id, notification))?;
         }
         let on_detach = Mutex::default();
         let pd = pd.clone();
-        let qp = Arc::new(Self { device, id, pd, attributes, recorded, notifier, on_detach });
+        let number = number.unwrap_or_else(|| id.number());
+        let qp = Arc::new(Self {
+            device,
+            id,
+            number,
+            endpoint,
+            pd,
+            attributes,
+            recorded,
+            notifier,
+            on_detach,
+        });
         qp.count(1);
         QPS.enter(&qp);
         usage::count_queue_pair();
@@ -240,7 +236,7 @@ impl Qp {
     /// Returns the queue pair with this number, as parameters of connection management name it.
     pub fn numbered(device: &'static Device, number: u32) -> Option<Arc<Self>> {
         let matches = |qp: &Arc<Self>| {
-            let is_live = !qp.notifier.is_destroyed.load(Ordering::Relaxed);
+            let is_live = !qp.notifier.is_destroyed();
             std::ptr::eq(qp.device, device) && qp.number() == number && is_live
         };
         QPS.members().into_iter().find(matches)
@@ -248,7 +244,7 @@ impl Qp {
 
     /// Adds `by` to the user counts of its objects.
     fn count(&self, by: isize) {
-        let QpAttributes { send_cq, receive_cq, srq, limits: _ } = &self.attributes;
+        let QpAttributes { send_cq, receive_cq, srq, limits: _, owner: _ } = &self.attributes;
         let shared = srq.as_ref().map(|srq| &srq.users);
         let users = [&self.pd.users, &send_cq.users, &receive_cq.users].into_iter().chain(shared);
         for users in users {
@@ -262,7 +258,7 @@ impl Qp {
 
     /// Returns the number of the queue pair.
     pub const fn number(&self) -> u32 {
-        self.id.number()
+        self.number
     }
 
     /// Returns the attributes.
@@ -290,7 +286,59 @@ impl Qp {
     /// As [`Device::check`].
     pub fn state(&self) -> Result<IbvQpState, Errno> {
         self.device.check()?;
+        if let Some(endpoint) = &self.endpoint {
+            return Ok(endpoint.query().0);
+        }
         Ok(merge(*lock(&self.recorded), self.core_state()))
+    }
+
+    /// Returns the attributes that the program has set; `None`: it is not a queue pair of the RoCE device that the
+    /// program has created.
+    pub fn rc_attributes(&self) -> Option<RcAttributes> {
+        self.endpoint.as_ref().map(|endpoint| endpoint.query().1)
+    }
+
+    /// Returns true if transitions of the queue pair are those of InfiniBand ([`Qp::modify_rc`]).
+    pub const fn is_rc(&self) -> bool {
+        self.endpoint.is_some()
+    }
+
+    /// Changes state and attributes, and returns the resulting state.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `EINVAL`: as [`RcChange::apply`]; or not a queue pair of the RoCE device that the program has
+    /// created. `ENETUNREACH`, `EHOSTUNREACH`: no route to the peer. As [`Device::check`].
+    pub fn modify_rc(&self, change: &RcChange) -> Result<IbvQpState, Errno> {
+        self.device.check()?;
+        let endpoint = self.endpoint.as_ref().ok_or(Errno::INVAL)?;
+        let state = rendezvous::modify(endpoint, change)?;
+        if state == IbvQpState::Reset {
+            self.detach();
+        }
+        Ok(state)
+    }
+
+    /// Prepares the queue pair for a connection by an identifier, which is iWARP in all respects.
+    pub(crate) fn connect_by_identifier(&self) -> Result<(), Errno> {
+        if self.endpoint.is_some() {
+            self.device.with(|core, _| core.set_qp_service(self.id, QpService::Iwarp))?;
+        }
+        Ok(())
+    }
+
+    /// Moves the queue pair to ERR.
+    ///
+    /// # Errors
+    /// As [`Device::check`].
+    pub(crate) fn fail(&self) -> Result<(), Errno> {
+        match &self.endpoint {
+            Some(_) => {
+                self.device.check()?;
+                self.device.with(|core, _| core.break_qp(self.id));
+                Ok(())
+            }
+            None => self.modify(IbvQpState::Error).map(drop),
+        }
     }
 
     /// Changes the state, and returns the resulting one.
@@ -319,11 +367,18 @@ impl Qp {
     /// As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         self.device.check()?;
-        self.notifier.is_destroyed.store(true, Ordering::Relaxed);
+        self.notifier.destroy();
         // The close may be pending until the identifier of its connection is destroyed. Its completion has no receiver.
-        let _ = self
-            .device
-            .with(|core, _| core.close_qp(self.id, CompletionRetention::Discard, Box::new(|| {})));
+        self.device.with(|core, _| {
+            let _ = core.close_qp(self.id, CompletionRetention::Discard, Box::new(|| {}));
+            match &self.endpoint {
+                Some(endpoint) => rendezvous::remove(endpoint, core),
+                None if is_numbered(self.device, self.attributes.owner) => {
+                    rendezvous::release_number(self.device, self.number);
+                }
+                None => {}
+            }
+        });
         self.count(-1);
         self.detach();
         Ok(())
@@ -351,6 +406,9 @@ impl Qp {
         work: impl Fn(&mut SendPoster<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.device.check()?;
+        if self.endpoint.as_ref().is_some_and(|endpoint| !endpoint.accepts_sends()) {
+            return Err(Errno::INVAL.into());
+        }
         self.device.post(|core| {
             let mut poster = SendPoster { core, qp: self };
             let result = work(&mut poster);
@@ -369,12 +427,28 @@ impl Qp {
         work: impl Fn(&mut ReceivePoster<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.device.check()?;
+        if self.endpoint.as_ref().is_some_and(|endpoint| !endpoint.accepts_receives()) {
+            return Err(Errno::INVAL.into());
+        }
         self.device.post(|core| {
             let mut poster = ReceivePoster { core, qp: self, urgency: Urgency::None };
             let result = work(&mut poster);
             (result, poster.urgency)
         })
     }
+}
+
+/// Returns the callback for the events of a queue pair.
+fn notification(notifier: &Arc<EventNotifier>, endpoint: Option<&Arc<Endpoint>>) -> QpNotification {
+    let (notifier, endpoint) = (notifier.clone(), endpoint.map(Arc::downgrade));
+    Arc::new(move |event| match event {
+        QpEvent::LastReceive => notifier.notify(AsyncEventKind::LastWqeReached),
+        QpEvent::RequestsWaiting => {
+            if let Some(endpoint) = endpoint.as_ref().and_then(Weak::upgrade) {
+                endpoint.requests_wait();
+            }
+        }
+    })
 }
 
 /// Converts immediate data of `ibv_send_wr`, in network order, to those of the message.
@@ -409,6 +483,16 @@ pub struct SendPoster<'a> {
     qp: &'a Qp,
 }
 
+impl MwBind<'_> {
+    /// Returns the request of the core.
+    #[must_use]
+    pub fn request(&self) -> Bind {
+        let Self { window, region, key, address, length, is_zero_based, rights } = *self;
+        let base = if is_zero_based { 0 } else { address };
+        Bind { window: window.id(), key, region: region.id(), address, length, base, rights }
+    }
+}
+
 impl SendPoster<'_> {
     /// Posts a request.
     ///
@@ -441,21 +525,27 @@ impl SendPoster<'_> {
         Ok(self.core.check_post(self.qp.id, operation, data)?)
     }
 
+    /// Checks a bind as [`SendPoster::check`] does.
+    ///
+    /// # Errors
+    /// As [`SendPoster::bind`].
+    pub fn check_bind(&mut self, bind: Bind) -> Result<(), Errno> {
+        Ok(self.core.check_bind(self.qp.id, bind)?)
+    }
+
+    /// Checks an invalidation as [`SendPoster::check`] does.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post`].
+    pub fn check_invalidate(&mut self, key: u32) -> Result<(), Errno> {
+        Ok(self.core.check_invalidate(self.qp.id, Revocable::Token(key))?)
+    }
+
     /// Posts the bind of a window, and returns its key.
     ///
     /// # Errors
     /// `EINVAL`: bytes or rights outside those of the region. As [`SendPoster::post`].
-    pub fn bind(&mut self, wr_id: u64, bind: MwBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
-        let MwBind { window, region, key, address, length, is_zero_based, rights } = bind;
-        let bind = Bind {
-            window: window.id(),
-            key,
-            region: region.id(),
-            address,
-            length,
-            base: if is_zero_based { 0 } else { address },
-            rights,
-        };
+    pub fn bind(&mut self, wr_id: u64, bind: Bind, flags: WrFlags) -> Result<u32, Errno> {
         Ok(self.core.post_bind(self.qp.id, wr_id, bind, flags | WrFlags::DEFER).0?)
     }
 
@@ -526,19 +616,6 @@ mod tests {
         }
         assert_eq!(change(Init, QpState::Connected, Drained), Ok(Transition::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
-        for (number, event) in [
-            ((0, 1, 2), AsyncEventKind::QpAccessError),
-            ((1, 1, 0), AsyncEventKind::QpAccessError),
-            ((1, 2, 2), AsyncEventKind::QpRequestError),
-            ((2, 0, 2), AsyncEventKind::QpRequestError),
-            ((0, 0, 0), AsyncEventKind::QpFatal),
-            ((1, 0, 0), AsyncEventKind::QpFatal),
-        ] {
-            let (layer, etype, code) = number;
-            let number = ErrorNumber { layer, etype, code };
-            assert_eq!(event_of(EndReason::Detected(number)), event);
-            assert_eq!(event_of(EndReason::Terminated(number)), AsyncEventKind::QpFatal);
-        }
         for number in 0..8 {
             if let Some(state) = IbvQpState::from_number(number) {
                 assert_eq!(state as u32, number);

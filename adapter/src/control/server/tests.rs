@@ -326,14 +326,15 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
         local: "10.0.0.2:5000".parse().unwrap(),
         remote: "10.0.0.1:7174".parse().unwrap(),
         qp: 77,
+        peer_qp: Some(78),
         stats: QpStats::default(),
     };
     let path = path("pairs");
     fake.0.lock().unwrap().queue_pairs = vec![entry];
     let control = start(fake, name(), path).unwrap();
     let (_, records) = client::list(control.path(), false).unwrap();
-    let numbers: Vec<_> = records.iter().map(|record| record.qp).collect();
-    assert_eq!(numbers, [Some(77), None, None]);
+    let numbers: Vec<_> = records.iter().map(|record| (record.qp, record.peer_qp)).collect();
+    assert_eq!(numbers, [(Some(77), Some(78)), (None, None), (None, None)]);
 }
 
 // A socket without a listener is replaced; a socket with a server, and a regular file, are refused.

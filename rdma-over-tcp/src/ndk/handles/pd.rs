@@ -6,7 +6,10 @@ use super::{Cq, Mr, Mw, Qp, Srq, check_same};
 use crate::{
     adapter::Adapter,
     ndk::status::NtStatus,
-    rnic::{ErrorStatePosts, PdId, QpConfig, QpLimits, SrqConfig, SrqEvent, SrqId, WindowType},
+    rnic::{
+        ErrorStatePosts, PdId, QpConfig, QpLimits, QpService, SrqConfig, SrqEvent, SrqId,
+        WindowType,
+    },
 };
 
 /// Protection domain.
@@ -39,14 +42,30 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
-        self.create_any_qp(receive_cq, initiator_cq, None, context, limits)
+        let service = QpService::Iwarp;
+        self.create_any_qp([receive_cq, initiator_cq], None, service, context, limits)
+    }
+
+    /// As [`Pd::create_qp`], of [`QpService::Rc`]: an extension, for connections between two such queue pairs.
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`].
+    pub fn create_rc_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        let cqs = [receive_cq, initiator_cq];
+        self.create_any_qp(cqs, None, QpService::Rc, context, limits)
     }
 
     fn create_any_qp(
         &self,
-        receive_cq: &Cq,
-        initiator_cq: &Cq,
+        [receive_cq, initiator_cq]: [&Cq; 2],
         srq: Option<SrqId>,
+        service: QpService,
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
@@ -54,7 +73,8 @@ impl Pd {
         check_same(&self.adapter, &initiator_cq.adapter)?;
         let (receive_cq, send_cq, error_state_posts) =
             (receive_cq.id, initiator_cq.id, ErrorStatePosts::Refuse);
-        let config = QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts };
+        let config =
+            QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts, service };
         let id = self.adapter.with(|core, _| core.create_qp(self.id, config))?;
         Ok(Qp { adapter: self.adapter.clone(), id })
     }
@@ -73,7 +93,8 @@ impl Pd {
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
         check_same(&self.adapter, &srq.adapter)?;
-        self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
+        let cqs = [receive_cq, initiator_cq];
+        self.create_any_qp(cqs, Some(srq.id), QpService::Iwarp, context, limits)
     }
 
     /// NdkCreateSrq: `depth` receives of up to `sges_max` entries.

@@ -35,6 +35,7 @@ use super::{
 use crate::{
     mpa::GatherList,
     ndk::{Adapter, AdapterConfig, Driver},
+    rdmap::Opcode,
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
         objects::id::ListenerId,
@@ -77,6 +78,8 @@ struct End {
     id: StreamId,
     /// Bytes in flight to the other end.
     in_flight: VecDeque<u8>,
+    /// Bytes at the front of `in_flight` that are acknowledged: the other end has not read them.
+    unread: usize,
     /// Serials of unacknowledged lists, with the number of unacknowledged bytes of each.
     lists: VecDeque<(u64, usize)>,
     unacknowledged: usize,
@@ -92,6 +95,7 @@ impl End {
             node,
             id,
             in_flight: VecDeque::new(),
+            unread: 0,
             lists: VecDeque::new(),
             unacknowledged: 0,
             has_fin: false,
@@ -201,6 +205,16 @@ fn fpdu_octets(list: &[Span]) -> Vec<usize> {
     fpdus
 }
 
+/// Removes the Terminate at the end of a list with FPDUs of these sizes, if there is one.
+fn remove_terminate(octets: &mut Vec<u8>, fpdus: &[usize]) {
+    let Some(last) = fpdus.last() else { return };
+    let start = octets.len() - last;
+    // The control octet of RDMAP is the second one of the ULPDU.
+    if octets[start + 3] == Opcode::Terminate.control() {
+        octets.truncate(start);
+    }
+}
+
 /// Adapter of a node, on its transport.
 enum Core {
     Pipe(Arc<TestAccess>),
@@ -280,6 +294,12 @@ pub(super) struct Bench {
     pub(super) hold_acks: bool,
     /// True if nothing is delivered.
     pub(super) is_cut: bool,
+    /// Node that does not read. Its TCP acknowledges the data.
+    pub(super) stopped: Option<usize>,
+    /// True if Terminates are removed from the lists that nodes send.
+    pub(super) drops_terminates: bool,
+    /// True if all bytes in flight are delivered together.
+    pub(super) is_whole: bool,
     /// Position in the stream toward node 1 of a byte with a flipped bit.
     pub(super) corrupt_at: Option<u64>,
     delivered: u64,
@@ -321,6 +341,9 @@ impl Bench {
             path_octets: usize::MAX,
             hold_acks: false,
             is_cut: false,
+            stopped: None,
+            drops_terminates: false,
+            is_whole: false,
             corrupt_at: None,
             delivered: 0,
             after_send: None,
@@ -345,6 +368,28 @@ impl Bench {
             self.run_at(next);
         }
         self.run_at(until);
+    }
+
+    /// Advances the time at once, as for a process that was stopped.
+    pub(super) fn jump(&mut self, by: Duration) {
+        self.run_at(self.now + by);
+    }
+
+    /// Runs until `look` returns a result, on the pipe or on kernel sockets.
+    pub(super) fn step_until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> T {
+        if let [Some(a), Some(b)] = self.nodes.each_ref().map(Node::kernel) {
+            return a.poll_until(|| {
+                b.poll();
+                look()
+            });
+        }
+        for _ in 0..1_000_000 {
+            if let Some(found) = look() {
+                return found;
+            }
+            self.step();
+        }
+        panic!("no result");
     }
 
     /// Time of the next time limit on the pipe or on kernel sockets.
@@ -530,10 +575,15 @@ impl Bench {
             }
             let state = &mut self.connections[index][end];
             assert!(!state.has_fin, "no list is posted after a FIN");
-            let bytes = list.iter().map(Span::len).sum();
-            self.posted[node].push(fpdu_octets(&list));
+            let fpdus = fpdu_octets(&list);
+            let mut octets = to_vec(list.iter().map(Span::piece));
+            if self.drops_terminates {
+                remove_terminate(&mut octets, &fpdus);
+            }
+            let bytes = octets.len();
+            self.posted[node].push(fpdus);
             self.slices[node].push(list.len());
-            state.in_flight.extend(to_vec(list.iter().map(Span::piece)));
+            state.in_flight.extend(octets);
             state.unacknowledged += bytes;
             state.lists.push_back((serial, bytes));
         }
@@ -577,7 +627,7 @@ impl Bench {
     fn abort_lists(&mut self, index: usize, end: usize) {
         let state = &mut self.connections[index][end];
         state.in_flight.clear();
-        state.unacknowledged = 0;
+        (state.unread, state.unacknowledged) = (0, 0);
         if !core::mem::take(&mut state.lists).is_empty() {
             self.upcall(index, end, |core, id, io| core.handle_sent(id, io, None));
         }
@@ -588,7 +638,14 @@ impl Bench {
         if self.is_cut || self.connections[index][end].id.0 == 0 {
             return false;
         }
+        let is_stopped = self.stopped == Some(self.connections[index][1 - end].node);
         let state = &mut self.connections[index][end];
+        if is_stopped {
+            let is_new = state.unread < state.in_flight.len();
+            state.unread = state.in_flight.len();
+            self.acknowledge(index, end);
+            return is_new;
+        }
         if state.in_flight.is_empty() {
             if !state.has_fin || state.fin_delivered {
                 return false;
@@ -610,8 +667,9 @@ impl Bench {
             _ => 65_536,
         };
         let count = self.random.rand_range(1..most + 1) as usize;
-        let count = count.min(state.in_flight.len());
+        let count = if self.is_whole { usize::MAX } else { count }.min(state.in_flight.len());
         let mut data: Vec<u8> = state.in_flight.drain(..count).collect();
+        state.unread = state.unread.saturating_sub(count);
         if self.connections[index][1 - end].node == 1 {
             let start = self.delivered;
             self.delivered += count as u64;
@@ -634,7 +692,7 @@ impl Bench {
         if state.id.0 == 0 {
             return;
         }
-        let mut count = state.unacknowledged - state.in_flight.len();
+        let mut count = state.unacknowledged - (state.in_flight.len() - state.unread);
         let was_full = state.unacknowledged >= self.window;
         state.unacknowledged -= count;
         let mut done = None;
@@ -695,6 +753,16 @@ impl Bench {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
         let state = &mut self.connections[0][end];
         (state.has_fin, state.is_fin_foreign) = (true, true);
+    }
+
+    /// Removes all but the first `count` bytes in flight from `node`, and sends a FIN after them.
+    pub(super) fn truncate(&mut self, node: usize, count: usize) {
+        let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
+        let state = &mut self.connections[0][end];
+        state.in_flight.truncate(count);
+        state.lists.clear();
+        state.unacknowledged = count;
+        self.close_sending(node);
     }
 
     pub(super) fn connections(&self) -> usize {

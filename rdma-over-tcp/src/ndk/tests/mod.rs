@@ -13,6 +13,7 @@ mod nodes;
 mod objects;
 mod operations;
 mod progress;
+mod rc;
 mod requests;
 mod sides;
 mod sockets;

@@ -92,6 +92,28 @@ pub(super) fn receive_wait_times_out() {
     assert_eq!(passive.qp.stats().terminates_out, 1);
 }
 
+// A process that was stopped for longer than the timeout processes the receives that it posts before it fails the
+// message.
+#[test]
+fn receive_wait_outlasts_a_stopped_process() {
+    let mut bench = bench();
+    let (active, passive) = connected(&mut bench);
+    active.send(1, 0, 100);
+    bench.settle();
+    bench.jump(WAIT * 10);
+    assert!(passive.log.take().is_empty());
+    passive.receive(11, 0, 100);
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(11, NtStatus::SUCCESS)]);
+    assert!(passive.log.take().is_empty());
+    // The next wait is not longer than usual.
+    active.send(2, 0, 100);
+    bench.advance(SHORTER);
+    assert!(passive.log.take().is_empty());
+    bench.advance(WAIT);
+    assert_eq!(passive.log.take().len(), 1);
+}
+
 // Data that the peer sent before its FIN is delivered before the disconnect event.
 #[test]
 pub(super) fn data_before_fin_is_delivered() {

@@ -75,7 +75,7 @@ impl Rnic {
             QpState::Idle => Ok(()),
             QpState::Connecting | QpState::Connected => Err(ConnectError::QpConnected),
             // NDK-DISC-6
-            QpState::Error => Err(ConnectError::QpUnusable),
+            QpState::Error | QpState::Lost => Err(ConnectError::QpUnusable),
         }
     }
 
@@ -100,6 +100,7 @@ impl Rnic {
         if let Some(qp) = self.objects.qps.get_mut(qp_id) {
             qp.state = QpState::Connecting;
             qp.stream = Some(stream);
+            qp.flow.is_scheduled = false;
         }
         if let Some(connector) = self.objects.connectors.get_mut(id) {
             connector.qp = Some(qp_id);
@@ -220,21 +221,17 @@ impl Rnic {
         stream
     }
 
-    /// Retries connects with revision 1 if the peer does not support enhanced start-up (MPE-10-3).
+    /// Retries a connect with revision 1: the peer does not support enhanced start-up (MPE-10-3).
     #[cold]
-    pub(crate) fn retry_plain(&mut self) {
-        for id in core::mem::take(&mut self.objects.retries) {
-            let Some(connector) = self.objects.connectors.get_mut(id) else { continue };
-            let (Some(attempt), Some(qp)) = (connector.plain.take(), connector.qp) else {
-                continue;
-            };
-            let stream = self.begin_attempt(id, qp, Revision::One, &attempt);
-            if let Some(connector) = self.objects.connectors.get_mut(id) {
-                connector.stream = Some(stream);
-            }
-            if let Some(qp) = self.objects.qps.get_mut(qp) {
-                qp.stream = Some(stream);
-            }
+    pub(crate) fn retry_plain(&mut self, id: ConnectorId) {
+        let Some(connector) = self.objects.connectors.get_mut(id) else { return };
+        let (Some(attempt), Some(qp)) = (connector.plain.take(), connector.qp) else { return };
+        let stream = self.begin_attempt(id, qp, Revision::One, &attempt);
+        if let Some(connector) = self.objects.connectors.get_mut(id) {
+            connector.stream = Some(stream);
+        }
+        if let Some(qp) = self.objects.qps.get_mut(qp) {
+            qp.stream = Some(stream);
         }
     }
 
@@ -256,7 +253,7 @@ impl Rnic {
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
         self.objects.begin_request(id, completion);
-        self.with_stream(stream, |it, _, _| it.complete_connect());
+        self.with_stream(stream, |it, objects, _| it.complete_connect(objects));
         Ok(())
     }
 
@@ -288,8 +285,8 @@ impl Rnic {
         self.attach(id, qp, stream);
         self.objects.begin_request(id, completion);
         let own = limits.capped(self.objects.read_limits());
-        self.with_stream(stream, |stream, _, config| {
-            stream.accept(config, qp, own, private_data);
+        self.with_stream(stream, |stream, objects, config| {
+            stream.accept(objects, config, qp, own, private_data);
             stream.deadline = Some(now + config.accept_timeout);
         });
         Ok(())

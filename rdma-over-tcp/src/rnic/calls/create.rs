@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use offload_engine::time::Instant;
 
 use crate::{
+    error::EndReason,
     mpa::Slab,
     rnic::{
         Rnic,
@@ -18,7 +19,10 @@ use crate::{
             connector::{Connector, ConnectorState},
             listener::{ConnectEvent, Listener, ListenerState},
         },
-        memory::region::{Owner, Region},
+        memory::{
+            region::{Owner, Region},
+            registration::Access,
+        },
         objects::{
             id::{ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId, StreamId},
             lifetime::{Callback, Close, CloseCompletion, Life},
@@ -27,6 +31,7 @@ use crate::{
         queues::{
             cq::{CompletionQueue, Cq, Notification},
             qp::{CompletionRetention, Flow, Qp, QpConfig, QpNotification, QpNotifier, QpState},
+            rc::{QpService, RcAttributes},
             receive_queue::{Receive, ReceiveQueue},
             send_queue::SendQueue,
         },
@@ -115,7 +120,9 @@ impl Rnic {
     /// [`VerbError::InvalidHandle`]: the domain or a queue does not exist or is being closed, or the shared receive
     /// queue belongs to another domain; [`VerbError::NoResources`]; [`VerbError::DeviceLost`].
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
-        let QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts } = config;
+        let QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts, service } =
+            config;
+        let rc = (service == QpService::Rc).then(RcAttributes::default);
         limits.check(&self.config.limits)?;
         self.check_parent(Key::Pd(pd))?;
         for key in [Key::Cq(receive_cq), Key::Cq(send_cq)] {
@@ -147,6 +154,8 @@ impl Rnic {
             id: QpId::new(0, 0),
             pd,
             context,
+            number: None,
+            peer_number: None,
             limits,
             state: QpState::Idle,
             sends: SendQueue::new(send_cq, limits.initiator_queue_depth),
@@ -160,7 +169,10 @@ impl Rnic {
             captures: Slab::new(),
             sink_token,
             read_limit: 0,
-            rfc7306: self.config.rfc7306,
+            rfc7306: self.config.rfc7306 || rc.is_some(),
+            rights: Access::REMOTE,
+            rc,
+            twin_of: None,
             error_state_posts,
             retention: CompletionRetention::Keep,
             notifier: QpNotifier::default(),
@@ -334,6 +346,16 @@ impl Rnic {
         })
     }
 
+    /// Exchanges the tokens of two registered regions: users of a token reach the other memory, with its domain and its
+    /// rights. For a registration that replaces another one under its token. Windows remain bound to their memory.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: the same region, one for fast registrations, or
+    /// one that is not registered.
+    pub fn exchange_tokens(&mut self, ids: [RegionId; 2]) -> Result<(), VerbError> {
+        self.objects.regions.exchange_tokens(ids)
+    }
+
     fn deregister_or(
         &mut self,
         id: RegionId,
@@ -408,9 +430,20 @@ impl Rnic {
             {
                 connector.disconnect_event = None;
             }
-            stream.lost(objects, error);
         });
-        self.abort_stream(id);
+        self.end_locally(id, error, EndReason::Lost(error.into()));
+    }
+
+    /// Ends the connection of a stream from this end: with a FIN for a queue pair of
+    /// [`QpService::Rc`](crate::rnic::QpService), otherwise with a reset.
+    fn end_locally(&mut self, id: StreamId, error: ConnectError, reason: EndReason) {
+        let mut is_draining = false;
+        self.with_stream(id, |stream, objects, _| {
+            is_draining = stream.end_locally(objects, error, reason);
+        });
+        if !is_draining {
+            self.abort_stream(id);
+        }
     }
 
     /// Refuses the connection of a connect event that was not delivered.
@@ -443,8 +476,8 @@ impl Rnic {
     /// posted requests are flushed. The disconnect event of an established connection follows.
     pub fn break_qp(&mut self, id: QpId) {
         if let Some(stream) = self.established(id) {
-            self.with_stream(stream, |it, objects, _| it.lost(objects, ConnectError::Aborted));
-            self.abort_stream(stream);
+            let error = ConnectError::Aborted;
+            self.end_locally(stream, error, EndReason::Lost(error.into()));
         } else {
             self.objects.flush(id);
         }

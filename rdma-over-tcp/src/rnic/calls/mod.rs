@@ -6,6 +6,7 @@ mod deferral;
 mod lam;
 pub(crate) mod post;
 mod query;
+mod rc;
 mod shared_endpoint;
 mod srq;
 mod window;

@@ -25,9 +25,9 @@ use crate::{
         },
         objects::id::{QpId, RegionId},
         queues::{
-            qp::{ErrorStatePosts, Qp, QpState, ReceiveOutcome},
+            qp::{ErrorStatePosts, Qp, QpEvent, QpState, ReceiveOutcome},
             sges::{capture, inline_length, total_length},
-            wr::{Data, Operation, Sge, WqeKind, WrFlags},
+            wr::{Data, Operation, SendWord, Sge, WqeKind, WrFlags},
         },
         status::{VerbError, WcStatus},
         tables::Objects,
@@ -47,6 +47,15 @@ pub struct FastRegister<'a> {
     pub base: u64,
     /// Access rights.
     pub rights: Access,
+}
+
+/// Immediate data of a Write of `length` bytes, of which the first four bytes are the consumer's.
+const fn with_length(
+    [a, b, c, d, ..]: [u8; IMMEDIATE_OCTETS],
+    length: u32,
+) -> [u8; IMMEDIATE_OCTETS] {
+    let [e, f, g, h] = length.to_be_bytes();
+    [a, b, c, d, e, f, g, h]
 }
 
 impl Rnic {
@@ -92,9 +101,14 @@ impl Rnic {
             return (Err(VerbError::QueueFull), Urgency::None);
         }
         receives.push(context, length, sges);
+        let is_awaited_by_twin = receives.is_awaited();
+        let queue = qp.receives;
         let is_awaited = core::mem::take(&mut qp.awaits_receive);
         if !is_over {
-            let urgency = if is_awaited { self.schedule_qp(id) } else { Urgency::None };
+            let mut urgency = if is_awaited { self.schedule_qp(id) } else { Urgency::None };
+            if is_awaited_by_twin {
+                urgency = self.schedule_waiting(queue);
+            }
             return (Ok(()), urgency);
         }
         self.objects.complete_receive(id, ReceiveOutcome::failed(WcStatus::Flushed, None));
@@ -106,10 +120,11 @@ impl Rnic {
     ///
     /// # Errors
     /// For every request: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in [`QpState::Connected`], see
-    /// [`ErrorStatePosts`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`], [`VerbError::TooLong`],
-    /// [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For a Read or an atomic:
-    /// [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or immediate data:
-    /// [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the data that [`Operation`] specifies.
+    /// [`ErrorStatePosts`] and [`Rnic::allow_sends`]; [`VerbError::QueueFull`]; [`VerbError::TooManySges`],
+    /// [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For
+    /// a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or
+    /// immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: an operation of another
+    /// [`QpService`](crate::rnic::QpService), or not the data that [`Operation`] specifies.
     // Inlined so that the operation is not copied: most operations are smaller than the largest one.
     #[inline(always)]
     pub fn post(
@@ -121,12 +136,13 @@ impl Rnic {
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
         let kind = match operation {
-            Operation::Send { invalidate } => WqeKind::Send { invalidate },
+            Operation::Send { invalidate } => WqeKind::Send { word: invalidate.into() },
             Operation::Write { to } => WqeKind::Write { to },
             Operation::Read { from, invalidate_sink } => WqeKind::Read { from, invalidate_sink },
             Operation::Atomic { .. }
             | Operation::Immediate { .. }
-            | Operation::WriteImmediate { .. } => {
+            | Operation::WriteImmediate { .. }
+            | Operation::SendImmediate { .. } => {
                 let result = self.try_post_extension(id, context, operation, data, flags);
                 return self.posted(id, result, flags);
             }
@@ -158,15 +174,33 @@ impl Rnic {
     ) -> (Result<(), VerbError>, Urgency) {
         // NDK-DEF-3: a failed post indicates the requests deferred before it.
         let urgency = match result {
-            Ok(QpState::Error) => self.flush_late(id),
+            Ok(state) if state != QpState::Connected => self.posted_unconnected(id, state),
             Ok(_) if flags.contains(WrFlags::DEFER) => Urgency::None,
             Ok(_) | Err(_) => self.schedule_qp(id),
         };
         (result.map(drop), urgency)
     }
 
-    /// Flushes the last posted request: the queue pair is in the error state.
+    /// Flushes a request posted in the error state. Otherwise executes local operations, which need no connection, or
+    /// reports the first request that waits for one.
     #[cold]
+    #[inline(never)]
+    fn posted_unconnected(&mut self, id: QpId, state: QpState) -> Urgency {
+        if state == QpState::Error {
+            return self.flush_late(id);
+        }
+        if self.execute_early(id) {
+            return Urgency::Now;
+        }
+        let is_first = self.objects.qps.get(id).is_some_and(|qp| qp.sends.outstanding() == 1);
+        if !is_first {
+            return Urgency::None;
+        }
+        self.objects.raise_qp_event(id, QpEvent::RequestsWaiting);
+        Urgency::Now
+    }
+
+    /// Flushes the last posted request: the queue pair is in the error state.
     fn flush_late(&mut self, id: QpId) -> Urgency {
         let Objects { qps, completed, .. } = &mut self.objects;
         if let Some(qp) = qps.get_mut(id) {
@@ -214,6 +248,10 @@ impl Rnic {
     ) -> Result<QpState, VerbError> {
         self.check_post(id, operation, data)?;
         let immediate = match operation {
+            Operation::SendImmediate { data: immediate } => {
+                let kind = WqeKind::Send { word: SendWord::Immediate(immediate) };
+                return self.try_post(id, context, kind, data, flags);
+            }
             Operation::Atomic { target, operation } => {
                 let (qp, Data::Registered(sges)) = (self.check_sender(id)?, data) else {
                     return Err(VerbError::InvalidArgument);
@@ -224,6 +262,8 @@ impl Rnic {
                 return Ok(qp.state);
             }
             Operation::WriteImmediate { to, data: immediate } => {
+                let (qp, length) = self.check_request(id, false, data)?;
+                let immediate = if qp.is_rc() { with_length(immediate, length) } else { immediate };
                 let part = flags | WrFlags::PART;
                 let state = self.try_post(id, context, WqeKind::Write { to }, data, part)?;
                 // In the error state the part is flushed with the rest, which completes for both.
@@ -284,6 +324,11 @@ impl Rnic {
         data: Data<'_>,
     ) -> Result<(), VerbError> {
         match operation {
+            Operation::SendImmediate { .. } => {
+                if !self.check_request(id, false, data)?.0.is_rc() {
+                    return Err(VerbError::InvalidArgument);
+                }
+            }
             Operation::Send { .. } | Operation::Write { .. } => {
                 self.check_request(id, false, data)?;
             }
@@ -306,8 +351,8 @@ impl Rnic {
                 }
             }
             Operation::Immediate { .. } => {
-                self.check_extensions(id)?;
-                if !matches!(data, Data::Registered([])) {
+                let is_rc = self.check_extensions(id)?.is_rc();
+                if is_rc || !matches!(data, Data::Registered([])) {
                     return Err(VerbError::InvalidArgument);
                 }
             }
@@ -436,6 +481,24 @@ impl Rnic {
         }
     }
 
+    /// Checks a bind as [`Rnic::post_bind`] does, without posting it. See [`Rnic::check_post`].
+    ///
+    /// # Errors
+    /// As [`Rnic::post_bind`].
+    pub fn check_bind(&mut self, id: QpId, bind: Bind) -> Result<(), VerbError> {
+        let pd = self.check_sender(id)?.pd;
+        self.objects.regions.check_bind(pd, bind)
+    }
+
+    /// Checks an invalidation as [`Rnic::post_invalidate`] does, without posting it. See [`Rnic::check_post`].
+    ///
+    /// # Errors
+    /// As [`Rnic::post_invalidate`].
+    pub fn check_invalidate(&mut self, id: QpId, target: Revocable) -> Result<(), VerbError> {
+        let pd = self.check_sender(id)?.pd;
+        self.objects.regions.check_revocable(pd, target)
+    }
+
     /// Prepares a region for fast registrations. Each of them returns a token, which is valid while it is registered.
     ///
     /// # Errors
@@ -463,7 +526,7 @@ impl Rnic {
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.error_state_posts == ErrorStatePosts::Flush;
-        if qp.state != QpState::Connected && !is_late {
+        if qp.state != QpState::Connected && !is_late && !qp.queues_posts() {
             return Err(if self.is_lost { VerbError::DeviceLost } else { VerbError::NotConnected });
         }
         if qp.sends.is_full() {

@@ -146,6 +146,14 @@ impl Rnic {
         self.objects.regions.table.get(id)?.token
     }
 
+    /// Sets the numbers under which [`Rnic::connections`] lists a queue pair and its peer, for consumers with numbers
+    /// of their own. Without an effect if the queue pair does not exist.
+    pub fn set_qp_numbers(&mut self, id: QpId, own: u32, peer: Option<u32>) {
+        if let Some(qp) = self.objects.qps.get_mut(id) {
+            (qp.number, qp.peer_number) = (Some(own), peer);
+        }
+    }
+
     /// State of a queue pair; `None`: it does not exist.
     #[must_use]
     pub fn qp_state(&self, id: QpId) -> Option<QpState> {

@@ -5,7 +5,7 @@ use offload_engine::runtime::Urgency;
 use crate::rnic::{
     Rnic,
     objects::{
-        id::{Key, PdId, SrqId},
+        id::{Key, PdId, ReceiveQueueId, SrqId},
         lifetime::{Life, Return, ReturnGuard},
     },
     queues::{
@@ -60,17 +60,17 @@ impl Rnic {
         sges: &[Sge],
     ) -> (Result<(), VerbError>, Urgency) {
         let result = self.try_post_srq_receive(id, context, sges);
-        let urgency = if result.is_ok() { self.schedule_waiting(id) } else { Urgency::None };
+        let queue = self.objects.srqs.get(id).map(|srq| srq.queue).filter(|_| result.is_ok());
+        let urgency = queue.map_or(Urgency::None, |queue| self.schedule_waiting(queue));
         (result, urgency)
     }
 
-    /// Schedules all queue pairs whose messages wait for a receive of a shared queue. The longest waiting one alone is
-    /// not sufficient: it may be about to fail, or another one may be served before it. Those without a receive
-    /// continue to wait.
+    /// Schedules all queue pairs whose messages wait for a receive of a queue that is not their own. The longest
+    /// waiting one alone is not sufficient: it may be about to fail, or another one may be served before it. Those
+    /// without a receive continue to wait.
     #[inline]
-    fn schedule_waiting(&mut self, id: SrqId) -> Urgency {
-        let Objects { srqs, receive_queues, .. } = &mut self.objects;
-        let queue = srqs.get(id).and_then(|srq| receive_queues.get_mut(srq.queue));
+    pub(crate) fn schedule_waiting(&mut self, queue: ReceiveQueueId) -> Urgency {
+        let queue = self.objects.receive_queues.get_mut(queue);
         let waiting = queue.map(ReceiveQueue::take_waiting).unwrap_or_default();
         if waiting.is_empty() {
             return Urgency::None;

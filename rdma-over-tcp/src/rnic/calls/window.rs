@@ -18,11 +18,11 @@ use crate::rnic::{
 };
 
 impl Regions {
-    /// Checks a bind, and assigns the window its next token.
+    /// Checks a bind by a queue pair of a domain.
     ///
     /// # Errors
     /// As [`Rnic::post_bind`].
-    pub(crate) fn prepare_bind(&mut self, pd: PdId, bind: Bind) -> Result<PreparedBind, VerbError> {
+    pub(crate) fn check_bind(&self, pd: PdId, bind: Bind) -> Result<(), VerbError> {
         let window = self.windows.get(bind.window).filter(|window| window.pd == pd);
         let window = window.ok_or(VerbError::InvalidHandle)?;
         let region = self.table.get(bind.region).filter(|region| region.pd == pd);
@@ -44,6 +44,15 @@ impl Regions {
         if let Some(registration) = region.registration.as_ref().filter(|_| bind.length > 0) {
             bind.check(registration)?;
         }
+        Ok(())
+    }
+
+    /// Checks a bind, and assigns the window its next token.
+    ///
+    /// # Errors
+    /// As [`Rnic::post_bind`].
+    pub(crate) fn prepare_bind(&mut self, pd: PdId, bind: Bind) -> Result<PreparedBind, VerbError> {
+        self.check_bind(pd, bind)?;
         let Self { windows, random, .. } = self;
         let window = windows.get_mut(bind.window).ok_or(VerbError::InvalidHandle)?;
         let last = window.token as u8;

@@ -429,6 +429,30 @@ impl Regions {
         Ok(())
     }
 
+    /// Exchanges the tokens of two regions ([`Rnic::exchange_tokens`](crate::rnic::Rnic)).
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn exchange_tokens(&mut self, ids: [RegionId; 2]) -> Result<(), VerbError> {
+        let [one, other] = ids.map(|id| self.table.get(id));
+        let (one, other) =
+            (one.ok_or(VerbError::InvalidHandle)?, other.ok_or(VerbError::InvalidHandle)?);
+        let is_exchangeable = |mr: &Region| mr.registration.is_some() && !mr.is_fast_register;
+        if ids[0] == ids[1] || !is_exchangeable(one) || !is_exchangeable(other) {
+            return Err(VerbError::InvalidArgument);
+        }
+        let exchanged = [(ids[0], (other.token, other.keys)), (ids[1], (one.token, one.keys))];
+        for (id, (token, keys)) in exchanged {
+            let (Some(mr), Some(token)) = (self.table.get_mut(id), token) else { continue };
+            (mr.token, mr.keys) = (Some(token), keys);
+            if let Some(registration) = &mut mr.registration {
+                registration.token = token;
+            }
+            self.owners.insert(token >> 8, Owner::Region(id));
+        }
+        Ok(())
+    }
+
     /// Prepares a region for fast registrations of up to `limits`.
     ///
     /// # Errors

@@ -32,6 +32,9 @@ impl Access {
     /// Binding of memory windows.
     pub const BIND: Self = Self(16);
 
+    /// All rights of peers.
+    pub const REMOTE: Self = Self(2 | 4 | 8);
+
     /// Returns true if all rights of `other` are included.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {

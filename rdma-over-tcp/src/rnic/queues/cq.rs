@@ -81,8 +81,11 @@ pub enum Arrival {
     Plain,
     /// A Send with Invalidate. This STag was invalidated.
     Invalidating(Stag),
-    /// Immediate data. No data was placed.
+    /// Immediate data. No data was placed in the receive. With [`QpService::Rc`](crate::rnic::QpService), the bytes of
+    /// the completion are those of the Write before it.
     Immediate([u8; IMMEDIATE_OCTETS]),
+    /// A Send with immediate data.
+    SendImmediate([u8; 4]),
 }
 
 /// Condition of a notification of a completion queue.
@@ -198,15 +201,10 @@ impl CompletionQueue {
     }
 
     /// Adds completions, in order. A failed queue discards them (NDK-CQ-13).
-    pub(crate) fn push_all(&self, entries: impl Iterator<Item = Completion>) -> PushOutcome {
+    pub(crate) fn push_all(&self, mut entries: impl Iterator<Item = Completion>) -> PushOutcome {
         let mut state = self.state();
-        let mut overrun = false;
-        for entry in entries {
-            if state.failure == Some(CqFailure::Overrun) {
-                break;
-            }
-            overrun = !state.push(entry);
-        }
+        let has_failed = state.failure == Some(CqFailure::Overrun);
+        let overrun = !has_failed && !entries.all(|entry| state.push(entry));
         self.len.store(state.entries.len(), Ordering::Release);
         PushOutcome { overrun, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod cq;
 pub(crate) mod qp;
+pub(crate) mod rc;
 pub(crate) mod receive_queue;
 pub(crate) mod send_queue;
 pub(crate) mod sges;

@@ -5,16 +5,20 @@ use core::fmt;
 
 use super::{
     cq::{Arrival, Completion},
+    rc::{QpService, RcAttributes},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
-    wr::{WcOpcode, WrFlags},
+    wr::{WcOpcode, WqeKind, WrFlags},
 };
 use crate::{
     error::ErrorNumber,
     mpa::Slab,
     rnic::{
         config::Limits,
-        memory::registration::User,
+        memory::{
+            region::Regions,
+            registration::{Access, User},
+        },
         objects::{
             id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, Table, kind},
             lifetime::Life,
@@ -83,6 +87,8 @@ pub struct QpConfig {
     pub srq: Option<SrqId>,
     /// Policy of posts to the send queue once the connection has ended or is being ended.
     pub error_state_posts: ErrorStatePosts,
+    /// Service of the queue pair. Its peers have the same one.
+    pub service: QpService,
 }
 
 /// Policy of posts to the send queue of a queue pair in [`QpState::Error`].
@@ -101,6 +107,9 @@ pub enum QpEvent {
     /// The queue pair is in [`QpState::Error`], and has completed the last receive that it took from its shared receive
     /// queue. It takes no more receives. Reported once.
     LastReceive,
+    /// Requests wait in the send queue of a queue pair of [`QpService::Rc`] that has no connection: the queue was empty
+    /// when a request was posted, or it was not empty when the connection was lost ([`QpState::Lost`]).
+    RequestsWaiting,
 }
 
 /// Callback for the events of a queue pair. Called with no lock held. It must not own the adapter, because that would
@@ -130,12 +139,18 @@ pub enum CompletionRetention {
 /// State of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// Not connected, but can be connected. Receives may be posted, as in every state.
+    /// Not connected, but can be connected. Receives may be posted, as in every state. Initiator requests are queued if
+    /// [`Rnic::allow_sends`](crate::rnic::Rnic::allow_sends) was called.
     Idle,
-    /// A connector is establishing a connection for the queue pair.
+    /// A connector is establishing a connection for the queue pair. Posts are accepted as in [`QpState::Idle`].
     Connecting,
     /// Initiator requests may be posted (NDK-CON-12).
     Connected,
+    /// Only with [`QpService::Rc`]: the connection has ended without an error, by a FIN, a reset or a timeout. Receives
+    /// stay posted and requests stay queued, also those posted from now on, until
+    /// [`Rnic::fail_sends`](crate::rnic::Rnic::fail_sends), [`Rnic::break_qp`](crate::rnic::Rnic::break_qp) or
+    /// [`Rnic::reset_qp`](crate::rnic::Rnic::reset_qp). It cannot be connected again before a reset.
+    Lost,
     /// The connection has ended: posted requests are flushed (NDK-DISC-6, NDK-WR-5).
     Error,
 }
@@ -222,6 +237,10 @@ pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
+    /// Number for monitoring; `None`: that of the identifier.
+    pub(crate) number: Option<u32>,
+    /// Number of the peer's queue pair, for monitoring.
+    pub(crate) peer_number: Option<u32>,
     pub(crate) limits: QpLimits,
     pub(crate) state: QpState,
     pub(crate) sends: SendQueue,
@@ -243,6 +262,13 @@ pub(crate) struct Qp {
     pub(crate) read_limit: u32,
     /// True if atomics and immediate data are allowed in both directions.
     pub(crate) rfc7306: bool,
+    /// Rights of the peer's Writes, Reads and atomics, in addition to those of the memory. Only with
+    /// [`QpService::Rc`].
+    pub(crate) rights: Access,
+    /// Attributes of [`QpService::Rc`]; `None`: [`QpService::Iwarp`].
+    pub(crate) rc: Option<RcAttributes>,
+    /// Queue pair whose requests arrive here: this one is its twin ([`Rnic::create_twin`](crate::rnic::Rnic)).
+    pub(crate) twin_of: Option<QpId>,
     pub(crate) error_state_posts: ErrorStatePosts,
     pub(crate) retention: CompletionRetention,
     pub(crate) notifier: QpNotifier,
@@ -282,6 +308,8 @@ impl Qp {
         self.state = QpState::Idle;
         self.flow = Flow::default();
         self.read_limit = 0;
+        self.rights = Access::REMOTE;
+        self.rc = self.rc.map(|_| RcAttributes::default());
         self.retention = CompletionRetention::Keep;
         self.is_last_receive_reported = false;
     }
@@ -292,9 +320,59 @@ impl Qp {
         User { pd: self.pd, qp: self.id }
     }
 
+    /// Returns true if no other queue pair takes receives of its queue, or if those that do are twins.
+    pub(crate) const fn has_own_receives(&self) -> bool {
+        self.srq.is_none() && self.twin_of.is_none()
+    }
+
+    /// Returns true if the queue pair is of [`QpService::Rc`].
+    #[inline]
+    pub(crate) const fn is_rc(&self) -> bool {
+        self.rc.is_some()
+    }
+
+    /// Returns true if the peer's requests that need `right` are permitted, as far as the queue pair decides.
+    pub(crate) fn permits(&self, right: Access) -> bool {
+        !self.is_rc() || self.rights.contains(right)
+    }
+
+    /// Returns true if posts are queued although the queue pair is not connected.
+    pub(crate) fn queues_posts(&self) -> bool {
+        self.rc.is_some_and(|rc| match self.state {
+            QpState::Idle | QpState::Connecting => rc.allows_sends,
+            QpState::Lost => true,
+            QpState::Connected | QpState::Error => false,
+        })
+    }
+
     /// Returns true if a Read would wait forever.
     pub(crate) fn has_no_reads(&self) -> bool {
         self.state == QpState::Connected && self.read_limit == 0
+    }
+
+    /// Returns true if the next request is a local operation that can start although the queue pair is not connected.
+    pub(crate) fn is_next_early(&mut self) -> bool {
+        let (holds_sends, begun) = (self.rc.is_some_and(|rc| rc.holds_sends), self.sends.begun());
+        let Some(request) = self.sends.next_mut() else { return false };
+        // Reads of the lost connection may be outstanding.
+        let is_fenced = begun > 0 && request.flags.contains(WrFlags::READ_FENCE);
+        request.kind.is_local() && !holds_sends && !is_fenced
+    }
+
+    /// Executes the next request, a local operation, and records its outcome. Returns true if it succeeded.
+    #[inline(never)]
+    pub(crate) fn execute_local(&mut self, regions: &mut Regions) -> bool {
+        let user = self.user();
+        let Some(request) = self.sends.next_mut() else { return true };
+        let ok = match &request.kind {
+            WqeKind::FastRegister { region, prepared } => regions.fast_register(*region, prepared),
+            WqeKind::Invalidate { target } => regions.invalidate(user, *target), // NDK-MEM-10, NDK-CQ-17
+            WqeKind::Bind { prepared } => regions.bind(user, **prepared),
+            _ => unreachable!("a local operation"),
+        };
+        let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
+        self.sends.advance(Progress::Done(status));
+        ok
     }
 
     /// Completes the last posted request as Flushed, in posting order: it was posted too late.
@@ -361,7 +439,7 @@ impl Qp {
         if self.is_receiving {
             self.complete_receiving(flushed, completed);
         }
-        let own = self.srq.is_none().then_some(self.receives);
+        let own = self.has_own_receives().then_some(self.receives);
         let Some(queue) = own.and_then(|own| queues.get_mut(own)) else { return };
         while let Some(context) = queue.discard() {
             self.complete_receive(context, flushed, completed);

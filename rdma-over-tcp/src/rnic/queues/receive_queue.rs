@@ -88,6 +88,12 @@ impl ReceiveQueue {
         core::mem::take(&mut self.waiting)
     }
 
+    /// Returns true if a message of another queue pair than the owner waits for a receive.
+    #[inline]
+    pub(crate) const fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Receives that no message has taken.
     pub(crate) fn len(&self) -> usize {
         self.posted.len()

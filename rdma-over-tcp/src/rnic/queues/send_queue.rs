@@ -23,7 +23,10 @@ use crate::{
 pub(crate) enum Progress {
     /// Not started, or partly passed to TCP.
     Queued,
-    /// Completely passed to TCP; waits for the acknowledgment, or for the response of the peer.
+    /// Completely passed to TCP; waits for the acknowledgment, of TCP or of the peer ([`QpService::Rc`]), or for the
+    /// response of the peer.
+    ///
+    /// [`QpService::Rc`]: crate::rnic::QpService
     Sent,
     /// Outcome known; completes after all earlier requests.
     Done(WcStatus),
@@ -38,7 +41,10 @@ pub(crate) struct WorkRequest {
     pub(crate) progress: Progress,
     /// Bytes over all entries.
     pub(crate) length: u32,
-    /// MSN of a Send or immediate data; MSN on queue 1 of a Read or an atomic. Valid once the request has started.
+    /// MSN of a Send or immediate data; MSN on queue 1 of a Read or an atomic. With [`QpService::Rc`], the number of a
+    /// Send, Write or immediate data. Valid once the request has started.
+    ///
+    /// [`QpService::Rc`]: crate::rnic::QpService
     pub(crate) msn: u32,
     /// Error for the completion.
     pub(crate) error: Option<ErrorNumber>,
@@ -123,6 +129,26 @@ impl SendQueue {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// Returns true if a request is [`Progress::Queued`].
+    pub(crate) fn has_queued(&self) -> bool {
+        (self.next - self.base) < self.requests.len() as u64
+    }
+
+    /// Count of requests that have passed to TCP and are not complete.
+    pub(crate) const fn begun(&self) -> u64 {
+        self.next - self.base
+    }
+
+    /// Count of posted requests that are not complete.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.requests.len() - self.parts
+    }
+
+    /// Returns the oldest request whose outcome is not known.
+    pub(crate) fn oldest_unfinished(&mut self) -> Option<&mut WorkRequest> {
+        self.requests.iter_mut().find(|request| !matches!(request.progress, Progress::Done(_)))
     }
 
     /// Adds a request for the memory of `sges`.
@@ -260,6 +286,22 @@ impl SendQueue {
         self.acknowledged = self.acknowledged.max(end);
     }
 
+    /// Completes the Sends, Writes and immediate data with numbers before `count`: the peer has executed them.
+    pub(crate) fn acknowledge_messages(&mut self, count: u32) {
+        self.acknowledged = self.acknowledged.max(self.base);
+        let begun = (self.acknowledged - self.base) as usize..(self.next - self.base) as usize;
+        for request in self.requests.range_mut(begun) {
+            if request.progress == Progress::Sent && request.kind.is_counted() {
+                // Far fewer than 2^31 are outstanding.
+                if (count.wrapping_sub(request.msn) as i32) <= 0 {
+                    break;
+                }
+                request.progress = Progress::Done(WcStatus::Success);
+            }
+            self.acknowledged += 1;
+        }
+    }
+
     /// Indexes of the requests before `end` that no acknowledgment has covered yet.
     fn unacknowledged(&self, end: u64) -> Range<usize> {
         let place =
@@ -335,7 +377,7 @@ mod tests {
         ddp::{Stag, TaggedOffset},
         rnic::{
             objects::id::{Table, kind},
-            queues::wr::Remote,
+            queues::wr::{Remote, SendWord},
         },
     };
 
@@ -355,7 +397,7 @@ mod tests {
                 (0..count as u64).map(|n| sge(serial << 16 | n, 1)).collect()
             };
             for (serial, count) in (0_u64..).zip(&counts) {
-                let kind = WqeKind::Send { invalidate: None };
+                let kind = WqeKind::Send { word: SendWord::None };
                 match count {
                     5 => queue.push_captured(serial, WrFlags::NONE, kind, Bytes::from_static(b"data")),
                     _ => queue.push(serial, WrFlags::NONE, kind, 1, &entries(serial, *count)),
@@ -382,7 +424,7 @@ mod tests {
     fn completions_are_in_order() {
         let mut queue = SendQueue::new(test_cq(), 4);
         let kinds = [
-            WqeKind::Send { invalidate: None },
+            WqeKind::Send { word: SendWord::None },
             WqeKind::Read { from: REMOTE, invalidate_sink: false },
             WqeKind::Write { to: REMOTE },
         ];

@@ -100,6 +100,11 @@ pub enum Operation {
         /// STag of the peer, invalidated before the peer's receive completes.
         invalidate: Option<Stag>,
     },
+    /// Send with immediate data, only with [`QpService::Rc`](crate::rnic::QpService).
+    SendImmediate {
+        /// Data in message order.
+        data: [u8; 4],
+    },
     /// RDMA Write.
     Write {
         /// First byte of the target.
@@ -126,6 +131,8 @@ pub enum Operation {
         data: [u8; IMMEDIATE_OCTETS],
     },
     /// RDMA Write followed by immediate data: one request with one queue entry and one completion, and two messages.
+    /// With [`QpService::Rc`](crate::rnic::QpService), the last four bytes of the immediate data are replaced by the
+    /// length of the Write, which the completion of the peer's receive reports.
     WriteImmediate {
         /// First byte of the target.
         to: Remote,
@@ -163,7 +170,7 @@ pub enum WcOpcode {
 #[derive(Debug)]
 pub(crate) enum WqeKind {
     Send {
-        invalidate: Option<Stag>,
+        word: SendWord,
     },
     Write {
         to: Remote,
@@ -192,6 +199,22 @@ pub(crate) enum WqeKind {
     },
 }
 
+/// Word of a Send for its peer, in the DDP header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SendWord {
+    None,
+    /// STag of the peer that is invalidated.
+    Invalidate(Stag),
+    /// Immediate data, only with [`QpService::Rc`](crate::rnic::QpService).
+    Immediate([u8; 4]),
+}
+
+impl From<Option<Stag>> for SendWord {
+    fn from(invalidate: Option<Stag>) -> Self {
+        invalidate.map_or(Self::None, Self::Invalidate)
+    }
+}
+
 impl WqeKind {
     pub(crate) const fn atomic(target: Remote, operation: &AtomicOperation) -> Self {
         let opcode = match operation {
@@ -212,6 +235,17 @@ impl WqeKind {
             Self::Atomic { opcode, .. } => *opcode,
             Self::Immediate { .. } => WcOpcode::Immediate,
         }
+    }
+
+    /// Returns true if it is a message that the peer counts when it acknowledges
+    /// ([`QpService::Rc`](crate::rnic::QpService)).
+    pub(crate) const fn is_counted(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { .. } | Self::Immediate { .. })
+    }
+
+    /// Returns true if it is executed by this end alone: a bind, an invalidation or a fast registration.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::FastRegister { .. } | Self::Invalidate { .. } | Self::Bind { .. })
     }
 
     /// Returns true if it completes with the peer's response, not with the acknowledgment of its bytes.

@@ -1,18 +1,14 @@
 //! Wait of a message for its receive: see [`waiting`](super::waiting).
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::boxed::Box;
 
 use super::{
     Ending, FullOperation, Phase, Stream,
     failure::Failure,
-    receive::{Receiver, UlpduOutcome},
-    transmit::Transmitter,
+    receive::{Received, UlpduOutcome},
     waiting::Waiting,
 };
-use crate::rnic::{config::Config, objects::id::QpId, tables::Objects, transport::LlpStream};
-
-/// Maximum number of octets kept for a transport that cannot be refused.
-const OCTETS_MAX: usize = 1 << 20;
+use crate::rnic::{config::Config, status::WcStatus, tables::Objects, transport::LlpStream};
 
 impl Stream {
     /// Starts the wait of a message, or fails the stream if waiting is not permitted.
@@ -22,30 +18,61 @@ impl Stream {
         objects: &mut Objects,
         config: &Config,
         io: &impl LlpStream,
-        ulpdu: Box<[u8]>,
+        ulpdu: &[u8],
         failure: Box<Failure>,
     ) {
-        let may_wait = self.ending == Ending::Not && !config.receive_wait.is_zero();
-        let Some(qp) = self.qp.filter(|_| may_wait) else {
-            return self.fail(objects, config, io, *failure);
+        let may_wait = match self.is_rc() {
+            true => matches!(self.ending, Ending::Not | Ending::AfterData),
+            false => self.ending == Ending::Not && !config.receive_wait.is_zero(),
         };
-        objects.await_receive(qp);
-        let until = io.now() + config.receive_wait;
-        self.deadline = Some(until.min(io.now() + config.end_wait));
-        self.waiting = Some(Box::new(Waiting {
-            ulpdu,
-            failure,
-            later_octets: Vec::new(),
-            is_peer_closed: false,
-            until,
-            is_due: false,
-        }));
+        if self.qp.is_none() || !may_wait {
+            return self.fail(objects, config, io, *failure);
+        }
+        self.waiting = Some(Box::new(Waiting::new(ulpdu, failure)));
+        self.begin_wait(objects, config, io);
     }
 
-    /// Keeps octets that follow the waiting message, for a transport that does not keep them.
-    pub(super) fn keep_later_octets(&mut self, octets: &[u8]) {
-        if let Some(waiting) = &mut self.waiting {
-            waiting.later_octets.extend_from_slice(octets);
+    /// Starts the time of the message that waits.
+    fn begin_wait(&mut self, objects: &mut Objects, config: &Config, io: &impl LlpStream) {
+        let (Phase::Operating(operation), Some(id)) = (&mut self.phase, self.qp) else { return };
+        let Some(waiting) = &mut self.waiting else { return };
+        let now = io.now();
+        waiting.is_due = false;
+        match objects.qps.get(id).and_then(|qp| qp.rc) {
+            None => {
+                let until = now + config.receive_wait;
+                waiting.until = Some(until);
+                self.deadline = Some(until.min(now + config.end_wait));
+            }
+            Some(rc) => match rc.peer.receive_wait() {
+                Some(wait) if wait.is_zero() => {
+                    operation.transmitter.report_failure(WcStatus::RnrRetryExceeded);
+                    return waiting.give_up();
+                }
+                wait => {
+                    operation.transmitter.report_not_ready();
+                    waiting.since = now;
+                    waiting.until = wait.map(|wait| now + wait);
+                    if self.ending == Ending::Not {
+                        self.deadline = waiting.until;
+                    }
+                }
+            },
+        }
+        objects.await_receive(id);
+    }
+
+    /// Applies the changed time limit of [`RcPeer`](crate::rnic::RcPeer) to the message that waits.
+    pub(crate) fn change_wait(&mut self, objects: &Objects) {
+        let rc = self.qp.and_then(|id| objects.qps.get(id)).and_then(|qp| qp.rc);
+        let (Some(rc), Some(waiting)) = (rc, &mut self.waiting) else { return };
+        if waiting.is_given_up {
+            return;
+        }
+        waiting.until = rc.peer.receive_wait().map(|wait| waiting.since + wait);
+        waiting.is_due = false;
+        if self.ending == Ending::Not {
+            self.deadline = waiting.until;
         }
     }
 
@@ -58,20 +85,52 @@ impl Stream {
         io: &mut T,
         data: &[u8],
     ) -> usize {
-        if T::CAN_REFUSE_DATA {
-            return 0;
+        let mut rest = data;
+        loop {
+            let (Phase::Operating(operation), Some(qp), Some(waiting)) =
+                (&mut self.phase, self.qp, &mut self.waiting)
+            else {
+                rest = &[];
+                break;
+            };
+            let FullOperation { decoder, receiver, transmitter, .. } = &mut **operation;
+            waiting.has_requests = objects.qps.get(qp).is_some_and(|qp| !qp.sends.is_empty());
+            let decode = (decoder, &mut **waiting);
+            match receiver.receive_behind(objects, qp, transmitter, decode, &mut rest) {
+                Ok(Received::Terminate(terminate)) => {
+                    self.terminated(objects, config, io, terminate.as_deref());
+                }
+                Ok(Received::RetriesExceeded) => self.retries_exceeded(objects),
+                Ok(_) if rest.is_empty() || T::CAN_REFUSE_DATA => break,
+                Ok(_) => {
+                    let failure = waiting.failure.clone();
+                    self.fail(objects, config, io, *failure);
+                }
+                Err(failure) => self.fail(objects, config, io, *failure),
+            }
         }
-        self.keep_later_octets(data);
         self.act(objects, config, io);
-        data.len()
+        let taken = data.len() - rest.len();
+        // If the wait has ended in this call, the transport does not deliver the refused data again.
+        match self.waiting.as_ref().is_some_and(|waiting| waiting.is_full()) || rest.is_empty() {
+            true => taken,
+            false => taken + self.receive(objects, config, io, rest),
+        }
     }
 
     /// Records the end of the peer's stream if a message waits. Returns true if one waits.
-    pub(super) fn defer_peer_close(&mut self) -> bool {
-        self.waiting.as_mut().is_some_and(|waiting| {
-            waiting.is_peer_closed = true;
-            true
-        })
+    ///
+    /// A peer of [`QpService::Rc`](crate::rnic::QpService) that has closed executes no requests. The message waits only
+    /// if there are none.
+    pub(super) fn defer_peer_close(&mut self, objects: &Objects) -> bool {
+        let has_requests = self.is_rc() && self.has_requests(objects);
+        let Some(waiting) = &mut self.waiting else { return false };
+        if has_requests || waiting.is_given_up {
+            self.waiting = None;
+            return false;
+        }
+        waiting.is_peer_closed = true;
+        true
     }
 
     /// Records the expiry of the deadline if a message waits. Returns true if one waits.
@@ -82,7 +141,7 @@ impl Stream {
         })
     }
 
-    /// Processes the waiting message if a receive is available, and the octets after it; or ends the wait.
+    /// Processes the waiting message if a receive is available, and what follows it; or ends the wait.
     #[cold]
     pub(super) fn end_wait<T: LlpStream>(
         &mut self,
@@ -90,60 +149,105 @@ impl Stream {
         config: &Config,
         io: &mut T,
     ) {
+        let is_rc = self.is_rc();
+        let has_requests = is_rc && self.has_requests(objects);
         let Some(mut waiting) = self.waiting.take() else { return };
         let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
             // Connector and queue pair are detached.
             return io.resume_receive();
         };
-        let is_over = io.now() >= waiting.until || waiting.later_octets.len() > OCTETS_MAX;
-        if is_over || self.ending != Ending::Not {
+        if waiting.is_peer_closed && has_requests {
+            return self.peer_closed(objects, config, io);
+        }
+        if waiting.is_given_up {
+            self.waiting = Some(waiting);
+            return;
+        }
+        // A deadline that expired while the process was stopped was extended, so `until` alone does not count.
+        let is_over = waiting.is_due && waiting.until.is_some_and(|until| io.now() >= until);
+        if is_rc && is_over {
+            operation.transmitter.report_failure(WcStatus::RnrRetryExceeded);
+            waiting.give_up();
+            self.waiting = Some(waiting);
+            return io.resume_receive();
+        }
+        if !is_rc && (is_over || self.ending != Ending::Not) {
             self.fail(objects, config, io, *waiting.failure);
             return io.resume_receive();
         }
         let FullOperation { receiver, transmitter, .. } = &mut **operation;
-        match take(receiver, objects, qp, transmitter, &waiting.ulpdu) {
-            Ok(true) => {}
-            Ok(false) => {
-                // Another queue pair has taken the receive of the shared queue.
-                objects.await_receive(qp);
-                if core::mem::take(&mut waiting.is_due) {
-                    if let Some(connector) = self.connector
-                        && (waiting.is_peer_closed || io.has_peer_closed())
-                    {
-                        objects.disconnected(connector, None);
-                    }
-                    self.deadline = Some(waiting.until.min(io.now() + config.end_wait));
+        let mut has_advanced = false;
+        while let Some(ulpdu) = waiting.first() {
+            match receiver.handle_late(objects, qp, transmitter, ulpdu) {
+                Ok(UlpduOutcome::Placed | UlpduOutcome::MaySend) => {}
+                Ok(UlpduOutcome::Terminate(terminate)) => {
+                    self.terminated(objects, config, io, terminate.as_deref());
+                    return io.resume_receive();
                 }
-                self.waiting = Some(waiting);
-                return;
+                Ok(UlpduOutcome::RetriesExceeded) => {
+                    self.retries_exceeded(objects);
+                    return io.resume_receive();
+                }
+                Err(failure) if failure.is_without_receive() => {
+                    waiting.failure = failure;
+                    return self.continue_wait((objects, config, io), waiting, has_advanced);
+                }
+                Err(failure) => {
+                    self.fail(objects, config, io, *failure);
+                    return io.resume_receive();
+                }
             }
-            Err(failure) => self.fail(objects, config, io, *failure),
+            waiting.remove_first();
+            has_advanced = true;
         }
+        transmitter.report_ready();
         if self.ending == Ending::Not {
             self.deadline = None;
         }
-        let mut rest = &waiting.later_octets[..];
-        self.receive_fpdus(objects, config, io, &mut rest);
-        self.keep_later_octets(rest);
-        match &mut self.waiting {
-            Some(again) => again.is_peer_closed = waiting.is_peer_closed,
-            None if waiting.is_peer_closed => self.peer_closed(objects, config, io),
-            None => io.resume_receive(),
+        self.note_executed(objects);
+        match waiting.is_peer_closed {
+            true => self.peer_closed(objects, config, io),
+            false => io.resume_receive(),
         }
     }
-}
 
-/// Processes the segment again. Returns true if there was a receive for it.
-fn take(
-    receiver: &mut Receiver,
-    objects: &mut Objects,
-    qp: QpId,
-    transmitter: &mut Transmitter,
-    ulpdu: &[u8],
-) -> Result<bool, Box<Failure>> {
-    match receiver.handle(objects, qp, transmitter, ulpdu) {
-        Ok(UlpduOutcome::Placed | UlpduOutcome::MaySend | UlpduOutcome::Terminate(_)) => Ok(true),
-        Err(failure) if failure.is_without_receive() => Ok(false),
-        Err(failure) => Err(failure),
+    /// Continues a wait: there was no receive for the first message, because another queue pair has taken it from the
+    /// shared queue, or, if the wait `has_advanced`, for a later message.
+    fn continue_wait(
+        &mut self,
+        (objects, config, io): (&mut Objects, &Config, &mut impl LlpStream),
+        mut waiting: Box<Waiting>,
+        has_advanced: bool,
+    ) {
+        let Some(qp) = self.qp else { return };
+        // There is room for the responses to new requests.
+        let had_requests =
+            core::mem::replace(&mut waiting.has_requests, self.has_requests(objects));
+        let has_room = waiting.has_requests && !had_requests;
+        if has_advanced {
+            let has_room = has_room || waiting.has_much_room();
+            self.waiting = Some(waiting);
+            self.note_executed(objects);
+            self.begin_wait(objects, config, io);
+            if has_room {
+                io.resume_receive();
+            }
+            return;
+        }
+        objects.await_receive(qp);
+        if has_room {
+            io.resume_receive();
+        }
+        if core::mem::take(&mut waiting.is_due)
+            && let Some(until) = waiting.until
+        {
+            if let Some(connector) = self.connector
+                && (waiting.is_peer_closed || io.has_peer_closed())
+            {
+                objects.disconnected(connector, None);
+            }
+            self.deadline = Some(until.min(io.now() + config.end_wait));
+        }
+        self.waiting = Some(waiting);
     }
 }

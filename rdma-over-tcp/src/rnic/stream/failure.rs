@@ -34,6 +34,17 @@ impl Failure {
         error == Some(WireError::UntaggedNoBuffer.number())
     }
 
+    /// Returns true if a request of this end has failed here: its memory, or its sink. Errors of a receive have a
+    /// status, and those of the peer's request have the header of the request.
+    pub(super) fn is_of_own_request(&self) -> bool {
+        let is_local = self.terminate.is_some_and(|terminate| {
+            (terminate.number.etype, terminate.number.code) == (0, 0)
+                && terminate.number.layer < 2
+                && terminate.header.is_none()
+        });
+        is_local && self.receive_status.is_none()
+    }
+
     /// Returns the reason for the disconnect event.
     pub(super) fn reason(&self) -> Option<EndReason> {
         let error = self.terminate.map(|terminate| EndReason::Detected(terminate.number));

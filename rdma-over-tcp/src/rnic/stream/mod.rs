@@ -13,6 +13,7 @@ mod await_receive;
 mod failure;
 mod inbound_read;
 mod progress_limit;
+mod rc;
 mod receive;
 mod sizes;
 mod startup;
@@ -37,11 +38,12 @@ use self::{
 use super::{
     config::Config,
     connection::{connector::ConnectorState, listener::ArrivalNumber, read_limit::ReadLimit},
+    memory::registration::User,
     objects::id::{ConnectorId, ListenerId, QpId, StreamId},
     queues::qp::{Qp, TransmitOutcome},
     stats::History,
     status::ConnectError,
-    tables::Objects,
+    tables::{FollowUp, Objects},
     transport::{LlpStream, StreamEvent},
 };
 use crate::{
@@ -71,6 +73,8 @@ enum Ending {
     Not,
     /// FIN when all data that can be sent is passed to TCP (NDK-DISC-5).
     AfterData,
+    /// FIN after the acknowledgments and responses that are due (`QpService::Rc`).
+    Drain,
     /// FIN after the data already posted to the transport.
     Fin,
     Abort,
@@ -119,6 +123,10 @@ pub(crate) struct Stream {
     progress_limit: Option<ProgressLimit>,
     /// Message that waits for a receive.
     waiting: Option<Box<Waiting>>,
+    /// User of the responses to send before the FIN, in [`Ending::Drain`].
+    drained_user: Option<User>,
+    /// True if the transport is not configured for `QpService::Rc` yet.
+    is_rc_new: bool,
     /// Time at which [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
     /// Last deadline that was extended because the process was stopped. It is not extended again.
@@ -127,8 +135,8 @@ pub(crate) struct Stream {
     pub(crate) is_scheduled: bool,
     /// True if posted requests are deferred to the next poll.
     pub(crate) is_deferred: bool,
-    /// True if withdrawn memory, which this stream may use, has to be released.
-    pub(crate) is_recalling: bool,
+    /// True if withdrawn memory, which this stream may use, has to be released, or the transport has to be configured.
+    pub(crate) has_chores: bool,
     pub(crate) history: History,
 }
 
@@ -189,11 +197,13 @@ impl Stream {
             ending: Ending::Not,
             progress_limit: None,
             waiting: None,
+            drained_user: None,
+            is_rc_new: false,
             deadline: None,
             extended: None,
             is_scheduled: false,
             is_deferred: false,
-            is_recalling: false,
+            has_chores: false,
             history: History::default(),
         }
     }
@@ -214,16 +224,16 @@ impl Stream {
         if self.waiting.is_some() {
             return self.receive_while_waiting(objects, config, io, data);
         }
-        let mut rest: &[u8] = &[];
         match &self.phase {
             Phase::Operating(_) => {
-                rest = data;
+                let mut rest = data;
                 // Placed data alone gives nothing to send, and the connection is scheduled in any case.
                 if !self.receive_fpdus(objects, config, io, &mut rest) {
                     return data.len();
                 }
-                if !T::CAN_REFUSE_DATA {
-                    self.keep_later_octets(core::mem::take(&mut rest));
+                if self.waiting.is_some() {
+                    let taken = data.len() - rest.len();
+                    return taken + self.receive_while_waiting(objects, config, io, rest);
                 }
             }
             Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
@@ -232,7 +242,7 @@ impl Stream {
             Phase::Opening(_) | Phase::Ended => {}
         }
         self.act(objects, config, io);
-        data.len() - rest.len()
+        data.len()
     }
 
     /// Processes FPDUs. Returns true if the connection may have work to do. `input` keeps the data not accepted.
@@ -252,6 +262,9 @@ impl Stream {
             let FullOperation { decoder, receiver, transmitter, .. } = &mut **operation;
             match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
+                    if transmitter.is_rc() {
+                        self.note_executed(objects);
+                    }
                     self.first_fpdu_received(objects);
                     return may_act || may_send;
                 }
@@ -261,14 +274,33 @@ impl Stream {
                 }
                 Ok(Received::WithoutReceive(ulpdu, failure)) => {
                     self.first_fpdu_received(objects);
-                    self.wait_for_receive(objects, config, io, ulpdu, failure);
+                    self.note_executed(objects);
+                    self.wait_for_receive(objects, config, io, &ulpdu, failure);
                     if self.waiting.is_some() {
                         return true;
                     }
                 }
+                Ok(Received::RetriesExceeded) => self.retries_exceeded(objects),
                 Err(failure) => self.fail(objects, config, io, *failure),
             }
             may_act = true;
+        }
+    }
+
+    /// Returns true if the queue pair is of `QpService::Rc`, and the stream is in full operation.
+    #[inline]
+    fn is_rc(&self) -> bool {
+        matches!(&self.phase, Phase::Operating(operation) if operation.transmitter.is_rc())
+    }
+
+    /// Records the executed messages for the next acknowledgment. It is sent at the end of the transport's pass, or
+    /// with other data before.
+    #[inline(never)]
+    fn note_executed(&mut self, objects: &mut Objects) {
+        let Phase::Operating(operation) = &mut self.phase else { return };
+        let FullOperation { receiver, transmitter, .. } = &mut **operation;
+        if transmitter.set_executed(receiver.executed()) {
+            objects.follow_ups.push(FollowUp::Acknowledge(self.id));
         }
     }
 
@@ -305,7 +337,9 @@ impl Stream {
     ) {
         let Objects { qps, completed, .. } = objects;
         if let Some(qp) = self.qp.and_then(|id| qps.get_mut(id)) {
-            if let Some(end) = end {
+            if let Some(end) = end
+                && !qp.is_rc()
+            {
                 qp.sends.acknowledge(end);
             }
             qp.complete_done(completed);
@@ -322,7 +356,7 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
-            StreamEvent::PeerClosed if self.defer_peer_close() => return,
+            StreamEvent::PeerClosed if self.defer_peer_close(objects) => return,
             StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
@@ -354,8 +388,8 @@ impl Stream {
     /// Executes all pending work of the connection.
     pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_scheduled = false;
-        if core::mem::take(&mut self.is_recalling) {
-            self.release_withdrawn(objects, config, io);
+        if core::mem::take(&mut self.has_chores) {
+            self.do_chores(objects, config, io);
         }
         if self.progress_limit.is_some_and(|progress_limit| progress_limit.is_overdue) {
             self.check_progress(objects, io);
@@ -391,11 +425,18 @@ impl Stream {
             };
             match result {
                 Ok(state) => pumped = state,
-                Err(failure) => self.fail(objects, config, io, failure),
+                Err(failure) => {
+                    operation.transmitter.abandon_responses();
+                    self.fail(objects, config, io, failure);
+                }
             }
         }
-        if self.ending == Ending::AfterData {
-            self.limit_disconnect(objects, config, io);
+        if self.ending != Ending::Not {
+            match self.ending {
+                Ending::AfterData => self.limit_disconnect(objects, config, io),
+                Ending::Drain => self.drain(objects, config, io),
+                Ending::Not | Ending::Fin | Ending::Abort | Ending::Done => {}
+            }
         }
         let is_drained = pumped == TransmitOutcome::Drained;
         if pumped == TransmitOutcome::Deferred && !core::mem::replace(&mut self.is_deferred, true) {
@@ -407,9 +448,7 @@ impl Stream {
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(io);
         }
-        let is_fin_due =
-            self.ending == Ending::Fin || self.ending == Ending::AfterData && is_drained;
-        if is_fin_due {
+        if self.ending != Ending::Not && self.is_fin_due(objects, is_drained) {
             self.ending = Ending::Done;
             if matches!(self.phase, Phase::Ended) && self.deadline.is_none() {
                 // After a Reply that rejects, the peer has to close as well.
@@ -417,6 +456,25 @@ impl Stream {
             }
             io.shutdown();
         }
+    }
+
+    /// Returns true if the FIN is due. `is_drained` is true if all data that can be sent is passed to the transport.
+    fn is_fin_due(&self, objects: &Objects, is_drained: bool) -> bool {
+        match self.ending {
+            Ending::Fin => true,
+            Ending::AfterData => is_drained && !(self.is_rc() && self.has_requests(objects)),
+            Ending::Not | Ending::Drain | Ending::Abort | Ending::Done => false,
+        }
+    }
+
+    /// Releases withdrawn memory, and configures the transport.
+    #[cold]
+    #[inline(never)]
+    fn do_chores(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
+        if core::mem::take(&mut self.is_rc_new) {
+            io.send_fin_at_exit();
+        }
+        self.release_withdrawn(objects, config, io);
     }
 
     /// Returns the queue pair if there is no work: full operation continues, and all posted requests are done.

@@ -3,7 +3,10 @@
 //! The CRC of each ULPDU was verified before. All checks precede the placement of the first byte. A message is
 //! delivered with its last segment. In an in-order stream all of it is placed by then.
 
+mod behind;
+mod counted;
 mod extensions;
+mod private;
 
 use alloc::boxed::Box;
 
@@ -14,8 +17,8 @@ use super::{
 };
 use crate::{
     ddp::{
-        HeaderCopy, QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver,
-        UntaggedSegment,
+        HeaderCopy, QueueNumber, Stag, TaggedPlacement, TaggedReceiver, TaggedSegment,
+        UntaggedReceiver, UntaggedSegment,
     },
     error::WireError,
     mpa::Decoder,
@@ -49,10 +52,15 @@ pub(super) struct Receiver {
     /// Queue of Read Requests and Atomic Requests.
     read_requests: UntaggedReceiver,
     atomic_responses: UntaggedReceiver,
+    acknowledgments: UntaggedReceiver,
     writes: TaggedReceiver,
     /// Maximum number of the peer's Reads and atomics served at the same time: the negotiated IRD.
     inbound_reads_max: usize,
     fpdus: u64,
+    /// Sends, Writes and immediate data executed, modulo 2^32.
+    executed: u32,
+    /// Octets of the last complete Write.
+    write_octets: u32,
     /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
@@ -68,6 +76,8 @@ pub(super) enum Received {
     First,
     /// The peer sent a Terminate.
     Terminate(Option<Box<ReceivedTerminate>>),
+    /// The peer has given up a message of this end that found no receive.
+    RetriesExceeded,
     /// A message without a receive: its first segment, which may be processed again, and the failure if none is posted.
     WithoutReceive(Box<[u8]>, Box<Failure>),
 }
@@ -78,6 +88,8 @@ pub(super) enum UlpduOutcome {
     /// A response is due, or a Read is done that other requests wait for.
     MaySend,
     Terminate(Option<Box<ReceivedTerminate>>),
+    /// The peer has given up a message of this end that found no receive.
+    RetriesExceeded,
 }
 
 impl Receiver {
@@ -86,9 +98,12 @@ impl Receiver {
             sends: UntaggedReceiver::new(QueueNumber::SEND),
             read_requests: UntaggedReceiver::new(QueueNumber::READ_REQUEST),
             atomic_responses: UntaggedReceiver::new(QueueNumber::ATOMIC_RESPONSE),
+            acknowledgments: UntaggedReceiver::new(QueueNumber::ACKNOWLEDGMENT),
             writes: TaggedReceiver::new(),
             inbound_reads_max: inbound_reads.into(),
             fpdus: 0,
+            executed: 0,
+            write_octets: 0,
             write_region: None,
             local_region: None,
         }
@@ -97,6 +112,11 @@ impl Receiver {
     /// Returns true if an FPDU has been received.
     pub(super) const fn has_received(&self) -> bool {
         self.fpdus > 0
+    }
+
+    /// Sends, Writes and immediate data executed, modulo 2^32.
+    pub(super) const fn executed(&self) -> u32 {
+        self.executed
     }
 
     /// Returns true if a Send or Write has started and its last segment has not arrived.
@@ -116,8 +136,22 @@ impl Receiver {
         decoder: &mut Decoder,
         input: &mut &[u8],
     ) -> Result<Received, Box<Failure>> {
+        self.counted(objects, id, decoder, |this, objects, decoder| {
+            this.receive_some(objects, id, transmitter, decoder, input)
+        })
+    }
+
+    /// Counts the FPDUs that `receive` processes.
+    #[inline(always)]
+    fn counted<R>(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        decoder: &mut Decoder,
+        receive: impl FnOnce(&mut Self, &mut Objects, &mut Decoder) -> R,
+    ) -> R {
         let (fpdus, octets) = (self.fpdus, decoder.counters().octets);
-        let outcome = self.receive_some(objects, id, transmitter, decoder, input);
+        let outcome = receive(self, objects, decoder);
         let fpdus = self.fpdus - fpdus;
         objects.counters.fpdu_in += fpdus;
         objects.counters.fpdu_in_octets += decoder.counters().octets - octets;
@@ -149,6 +183,7 @@ impl Receiver {
                 Ok(UlpduOutcome::Terminate(terminate)) => {
                     return Ok(Received::Terminate(terminate));
                 }
+                Ok(UlpduOutcome::RetriesExceeded) => return Ok(Received::RetriesExceeded),
                 Err(failure) if failure.is_without_receive() => {
                     return Ok(Received::WithoutReceive(ulpdu.into(), failure));
                 }
@@ -161,19 +196,56 @@ impl Receiver {
         Ok(Received::All { may_send })
     }
 
-    /// Processes one ULPDU.
+    /// Processes one ULPDU, with a message that waits for its receive before it, or after a wait.
     ///
     /// # Errors
     /// As [`Receiver::receive`]. A message without a receive changes no state.
-    #[inline(always)]
-    pub(super) fn handle(
+    #[cold]
+    pub(super) fn handle_late(
         &mut self,
         objects: &mut Objects,
         id: QpId,
         transmitter: &mut Transmitter,
         ulpdu: &[u8],
     ) -> Result<UlpduOutcome, Box<Failure>> {
-        let (placed, handled) = match rdmap::parse(ulpdu) {
+        self.handle_any(objects, id, transmitter, ulpdu, rdmap::parse(ulpdu))
+    }
+
+    /// Processes one ULPDU.
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`]. A message without a receive changes no state.
+    #[inline(always)]
+    fn handle(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        ulpdu: &[u8],
+    ) -> Result<UlpduOutcome, Box<Failure>> {
+        match rdmap::parse(ulpdu) {
+            Ok(Inbound::Write { segment, payload }) => {
+                match self.write(objects, id, &segment, payload) {
+                    Ok(()) => Ok(UlpduOutcome::Placed),
+                    Err(error) => Err(failure(ulpdu, error.into())),
+                }
+            }
+            other => self.handle_any(objects, id, transmitter, ulpdu, other),
+        }
+    }
+
+    /// Processes a ULPDU of any kind.
+    // Not inlined: one copy for all callers, and Writes are not slower.
+    #[inline(never)]
+    fn handle_any(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        ulpdu: &[u8],
+        parsed: Result<Inbound<'_>, RdmapError>,
+    ) -> Result<UlpduOutcome, Box<Failure>> {
+        let (placed, handled) = match parsed {
             Ok(Inbound::Write { segment, payload }) => {
                 let placed = self.write(objects, id, &segment, payload).map_err(UlpduError::from);
                 (placed, UlpduOutcome::Placed)
@@ -198,6 +270,9 @@ impl Receiver {
                 let terminate = ReceivedTerminate::parse(payload, phase).map(Box::new);
                 (Ok(()), UlpduOutcome::Terminate(terminate))
             }
+            Ok(Inbound::Private { segment, opcode, payload }) => {
+                self.private(objects, id, transmitter, (&segment, opcode, payload))
+            }
             Ok(Inbound::Extension { segment, opcode, payload }) => {
                 let message = (&segment, opcode, payload);
                 self.extension(objects, id, transmitter, message, HeaderCopy::of(ulpdu))
@@ -206,16 +281,10 @@ impl Receiver {
                 (Err(Self::refusal(objects, id, ulpdu, error).into()), UlpduOutcome::Placed)
             }
         };
-        match placed {
-            Ok(()) => Ok(handled),
-            Err(UlpduError { error, receive_status }) => {
-                let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
-                Err(Box::new(Failure { terminate, receive_status, truncation: None }))
-            }
-        }
+        placed.map(|()| handled).map_err(|error| failure(ulpdu, error))
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(
         &mut self,
         objects: &mut Objects,
@@ -223,13 +292,28 @@ impl Receiver {
         segment: &TaggedSegment,
         payload: &[u8],
     ) -> Result<(), WireError> {
-        let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
+        let Objects { qps, regions, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
+        if qp.is_rc() {
+            return self.counted_write(objects, id, segment, payload);
+        }
+        self.place_write(qp, regions, segment, payload).map(drop)
+    }
+
+    /// Checks and places a segment of a Write.
+    #[inline(always)]
+    fn place_write(
+        &mut self,
+        qp: &mut Qp,
+        regions: &Regions,
+        segment: &TaggedSegment,
+        payload: &[u8],
+    ) -> Result<TaggedPlacement, WireError> {
         // The rights are checked first: the error of a foreign buffer takes precedence (RFC 5041 §7.1).
         if !payload.is_empty() {
             let TaggedSegment { stag: Stag(token), offset, .. } = *segment;
             let right = Access::REMOTE_WRITE;
-            let granted = objects
-                .regions
+            let granted = regions
                 .access_again(
                     &mut self.write_region,
                     qp.user(),
@@ -239,13 +323,13 @@ impl Receiver {
                     right,
                 )
                 .map_err(AccessError::tagged)?;
-            self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
+            let placed =
+                self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
             granted.place(payload);
             qp.stats.write_segments_placed += 1;
-            return Ok(());
+            return Ok(placed);
         }
-        self.writes.accept(segment, 0).map_err(|error| error.wire())?;
-        Ok(())
+        self.writes.accept(segment, 0).map_err(|error| error.wire())
     }
 
     fn read_request(
@@ -261,6 +345,9 @@ impl Receiver {
         if let (Some(qp), 1..) = (objects.qps.get(id), read.request.octets) {
             let ReadRequest { source_stag, source_offset, octets, .. } = read.request;
             let right = Access::REMOTE_READ;
+            if !qp.permits(right) {
+                return Err(WireError::OperationStreamCatastrophic);
+            }
             objects
                 .regions
                 .access(qp.user(), source_stag.0, source_offset.0, octets, right)
@@ -313,7 +400,14 @@ impl Receiver {
             let user = qp.user();
             objects.regions.invalidate_remotely(user, token)?;
         }
-        let arrival = kind.invalidate().map_or(Arrival::Plain, Arrival::Invalidating);
+        let arrival = match kind {
+            SendKind::Plain | SendKind::Solicited => Arrival::Plain,
+            SendKind::Invalidate(stag) | SendKind::SolicitedInvalidate(stag) => {
+                Arrival::Invalidating(stag)
+            }
+            SendKind::Immediate { data, .. } => Arrival::SendImmediate(data),
+        };
+        self.executed = self.executed.wrapping_add(1);
         complete_receive(objects, id, bytes, arrival, kind.is_solicited());
         Ok(())
     }
@@ -384,6 +478,13 @@ impl Receiver {
         }
         Ok(())
     }
+}
+
+/// Failure of a stream by an error in a ULPDU.
+#[cold]
+fn failure(ulpdu: &[u8], UlpduError { error, receive_status }: UlpduError) -> Box<Failure> {
+    let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
+    Box::new(Failure { terminate, receive_status, truncation: None })
 }
 
 /// Completes the receive of a message.

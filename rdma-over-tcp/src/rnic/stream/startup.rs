@@ -32,6 +32,7 @@ use crate::{
             id::{ConnectorId, Key, ListenerId, QpId, StreamId},
             lifetime::{Return, ReturnGuard},
         },
+        queues::rc::QpService,
         status::ConnectError,
         tables::Objects,
         transport::LlpStream,
@@ -76,12 +77,15 @@ impl Stream {
                     Ok(Some((reply, taken))) => {
                         let octets = core::mem::take(&mut self.startup_octets);
                         let negotiated = reply.negotiated;
-                        self.operate(config, &negotiated, reply.peer.as_ref());
+                        let service = self.service(objects);
+                        self.operate(config, &negotiated, reply.peer.as_ref(), service);
                         self.connect_done(objects, reply.private_data);
                         // Peers such as siw may send directly after their Reply.
                         let mut rest = &octets[taken..];
                         self.receive_fpdus(objects, config, io, &mut rest);
-                        self.keep_later_octets(rest);
+                        if self.waiting.is_some() {
+                            self.receive_while_waiting(objects, config, io, rest);
+                        }
                     }
                     Err(error) => self.startup_failed(objects, config, io, error),
                 }
@@ -107,19 +111,35 @@ impl Stream {
         }
     }
 
+    /// Service of the queue pair.
+    fn service(&self, objects: &Objects) -> QpService {
+        match self.qp.and_then(|id| objects.qps.get(id)) {
+            Some(qp) if qp.is_rc() => QpService::Rc,
+            _ => QpService::Iwarp,
+        }
+    }
+
     /// Enters full operation.
-    fn operate(&mut self, config: &Config, negotiated: &Negotiated, peer: Option<&Enhanced>) {
+    fn operate(
+        &mut self,
+        config: &Config,
+        negotiated: &Negotiated,
+        peer: Option<&Enhanced>,
+        service: QpService,
+    ) {
         let Framing { crc, send_markers, receive_markers } = negotiated.framing;
         let rtr = negotiated.rtr.filter(|_| negotiated.role == Role::Initiator);
         let own = ReadLimits { ord: negotiated.limits.ord, ..self.own_limits };
         let limits = ReadLimit::effective(own, peer);
         self.history.negotiated = Some(*negotiated);
         self.history.limits = Some(limits);
+        self.is_rc_new = service == QpService::Rc;
+        self.has_chores |= self.is_rc_new;
         self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),
             // The limit in the start-up frame is binding, not the smaller of both.
             receiver: Receiver::new(negotiated.limits.ird),
-            transmitter: Transmitter::new(crc, send_markers, config, rtr),
+            transmitter: Transmitter::new((crc, send_markers), config, rtr, service),
             may_send: false,
             limits,
             is_established: false,
@@ -142,9 +162,14 @@ impl Stream {
     }
 
     /// Completes the connect of the consumer: the negotiated RTR, if there is one, is sent in the next call.
-    pub(crate) fn complete_connect(&mut self) {
+    pub(crate) fn complete_connect(&mut self, objects: &mut Objects) {
         if let Phase::Operating(operation) = &mut self.phase {
             operation.may_send = true;
+            // Reads may be queued, and start in the next call.
+            if let Some(qp) = self.qp.and_then(|id| objects.qps.get_mut(id)).filter(|qp| qp.is_rc())
+            {
+                qp.read_limit = operation.limits.outbound.max(1);
+            }
         }
     }
 
@@ -184,6 +209,7 @@ impl Stream {
     /// Accepts the connection.
     pub(crate) fn accept(
         &mut self,
+        objects: &Objects,
         config: &Config,
         qp: QpId,
         limits: ReadLimits,
@@ -196,7 +222,8 @@ impl Stream {
                 self.own_limits = limits;
                 let (reply, negotiated) = offer.accept(limits, private_data);
                 self.frame = Some(reply);
-                self.operate(config, &negotiated, peer.as_ref());
+                let service = self.service(objects);
+                self.operate(config, &negotiated, peer.as_ref(), service);
                 true
             }
             other => {
@@ -276,7 +303,7 @@ impl Stream {
         terminate: Terminate,
     ) {
         let Framing { crc, send_markers, receive_markers } = framing;
-        let mut transmitter = Transmitter::new(crc, send_markers, config, None);
+        let mut transmitter = Transmitter::new((crc, send_markers), config, None, QpService::Iwarp);
         transmitter.abandon(Some(terminate));
         self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ddp::{QueueNumber, Segment},
-    error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
+    error::{EndReason, Loss, Truncation, WireError},
     rdmap::{Opcode, ReceivedTerminate, Terminate},
     rnic::{
         config::Config,
@@ -44,7 +44,7 @@ impl Stream {
     }
 
     /// Ends the connection of the connector, if there is one, and detaches it.
-    fn end_connector(
+    pub(super) fn end_connector(
         &mut self,
         objects: &mut Objects,
         outcome: Result<(), ConnectError>,
@@ -116,6 +116,9 @@ impl Stream {
         io: &impl LlpStream,
         failure: Failure,
     ) {
+        if self.is_rc() && failure.is_of_own_request() {
+            return self.fail_own_request(objects, failure.reason());
+        }
         let reason = failure.reason();
         let Failure { terminate, receive_status, truncation: _ } = failure;
         let error = terminate.map(|terminate| terminate.number);
@@ -126,6 +129,9 @@ impl Stream {
             if let Some(qp) = objects.qps.get_mut(id) {
                 qp.stats.terminates_out += u64::from(terminate.is_some());
             }
+        }
+        if let Some(terminate) = terminate.filter(|_| self.is_rc()) {
+            return self.fail_request_of_peer(objects, config, io, terminate);
         }
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.abandon(terminate);
@@ -266,8 +272,20 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl LlpStream,
+        io: &mut impl LlpStream,
     ) {
+        if self.is_rc() && self.connector.is_some() {
+            if self.is_losable(objects) {
+                self.lose(objects, None);
+            } else if !self.is_disconnecting(objects) {
+                self.end_connector(objects, Err(ConnectError::Aborted), None);
+            }
+            io.resume_receive();
+            if matches!(self.ending, Ending::Not | Ending::AfterData) {
+                self.ending = Ending::Fin;
+            }
+            return;
+        }
         if let Some(truncation) = self.truncation() {
             return self.fail(objects, config, io, Failure::truncated(truncation));
         }
@@ -329,7 +347,10 @@ impl Stream {
         error: ConnectError,
         by: EndReason,
     ) {
-        self.end_connector(objects, Err(error), Some(by));
+        match self.is_losable(objects) {
+            true => self.lose(objects, Some(by)),
+            false => self.end_connector(objects, Err(error), Some(by)),
+        }
         self.phase = Phase::Ended;
         self.waiting = None;
         self.deadline = None;
@@ -365,18 +386,6 @@ impl Stream {
     }
 }
 
-/// Status of the request that the peer's Terminate refers to.
-fn status_of(number: ErrorNumber) -> WcStatus {
-    match (number.layer, number.etype, number.code) {
-        (0, 1, 0x09) | (0, 2, 0x05 | 0x06 | 0x09) => WcStatus::RemoteInvalidRequest,
-        (0, 1, _) | (1, 1, 0x00..=0x03) => WcStatus::RemoteAccess,
-        (1, 2, 0x02) => WcStatus::RemoteNotReady,
-        (2, 0, 0x01) => WcStatus::ConnectionLost,
-        (1, 2, _) | (1, 1, 0x04) => WcStatus::RemoteInvalidRequest,
-        _ => WcStatus::RemoteOperation,
-    }
-}
-
 /// Fails the request that the Terminate refers to, if it has not completed yet.
 fn fail_reported_request(
     objects: &mut Objects,
@@ -386,15 +395,31 @@ fn fail_reported_request(
 ) {
     let Some(qp) = objects.qps.get_mut(id) else { return };
     let is_cutting = operation.transmitter.is_cutting_request();
+    let is_rc = operation.transmitter.is_rc();
+    let status = match operation.transmitter.reported() {
+        Some(status) => status,
+        None if is_rc => WcStatus::of_violation(terminate.number),
+        None => WcStatus::of_terminate(terminate.number),
+    };
     let mut find = |matches: &dyn Fn(&WorkRequest) -> bool| {
         qp.sends.find_begun(is_cutting, matches).map(|request| {
-            request.progress = Progress::Done(status_of(terminate.number));
+            request.progress = Progress::Done(status);
             request.error = Some(terminate.number);
         })
     };
     let is_read = |request: &WorkRequest| request.kind.awaits_response();
+    let segment = terminate.segment();
+    let is_of_read = matches!(
+        segment,
+        Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::READ_REQUEST
+    );
+    if is_rc && !is_of_read {
+        // The peer has counted the messages before the failed one.
+        find(&|request| request.kind.is_counted());
+        return;
+    }
     // No match: the request has already completed.
-    match terminate.segment() {
+    match segment {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let stag = segment.stag;
             find(&|request| matches!(request.kind, WqeKind::Write { to } if to.stag == stag))

@@ -22,17 +22,23 @@
 //! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So the copies remain in the CPU cache
 //! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
 
+mod acknowledge;
+mod acknowledgments;
+mod drain;
 mod fpdus;
 mod memory;
 mod message;
 mod request;
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
-use self::message::OutboundMessage;
 pub(super) use self::message::{Outstanding, Response};
+use self::{
+    acknowledgments::Acknowledgments,
+    message::{Message, OutboundMessage},
+};
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
@@ -41,13 +47,14 @@ use super::{
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
     mpa::{Encoder, GatherList, Slab, startup::RtrKind},
-    rdmap::{PendingRead, ReadRequest, Segmenter, Terminate, rtr_header, terminate_header},
+    rdmap::{PendingRead, ReadRequest, Terminate, rtr_header, terminate_header},
     rnic::{
         config::{Config, FpduSize},
         memory::region::{Owner, Regions},
         objects::id::QpId,
         queues::{
             qp::{Qp, TransmitOutcome},
+            rc::QpService,
             send_queue::Progress,
         },
         status::WcStatus,
@@ -58,15 +65,6 @@ use crate::{
 
 /// Maximum size in bytes of a message that is copied.
 pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
-
-/// Message being segmented.
-#[derive(Debug)]
-struct Message {
-    source: OutboundMessage,
-    segmenter: Segmenter,
-    /// True if its payload is copied.
-    is_copied: bool,
-}
 
 /// Outcome of starting a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,10 +116,17 @@ pub(super) struct Transmitter {
     source_region: Option<Owner>,
     /// Region of the last Read Response.
     response_region: Option<Owner>,
+    /// Acknowledgments of [`QpService::Rc`](crate::rnic::QpService); `None`: another service.
+    acknowledgments: Option<Box<Acknowledgments>>,
 }
 
 impl Transmitter {
-    pub(super) fn new(crc: bool, markers: bool, config: &Config, rtr: Option<RtrKind>) -> Self {
+    pub(super) fn new(
+        (crc, markers): (bool, bool),
+        config: &Config,
+        rtr: Option<RtrKind>,
+        service: QpService,
+    ) -> Self {
         Self {
             encoder: Encoder::new(crc, markers),
             markers,
@@ -142,6 +147,10 @@ impl Transmitter {
             was_response: false,
             source_region: None,
             response_region: None,
+            acknowledgments: match service {
+                QpService::Iwarp => None,
+                QpService::Rc => Some(Box::new(Acknowledgments::new())),
+            },
         }
     }
 
@@ -167,6 +176,7 @@ impl Transmitter {
 
     /// Drops all work. Only `terminate`, if given, is still sent.
     pub(super) fn abandon(&mut self, terminate: Option<Terminate>) {
+        self.abandon_suspended();
         self.message = None;
         self.payload.clear();
         self.responses.clear();
@@ -198,6 +208,7 @@ impl Transmitter {
     /// Returns true if a message of the consumer is being segmented.
     pub(super) fn is_cutting_request(&self) -> bool {
         self.message.as_ref().is_some_and(|message| message.source.is_request())
+            || self.has_suspended()
     }
 
     /// Returns true if a response is being segmented.
@@ -216,18 +227,30 @@ impl Transmitter {
             && self.rtr.is_none()
             && self.terminate.is_none()
             && !self.is_cutting_response()
+            && !self.has_due_acknowledgment()
     }
 
-    /// Returns true if there is nothing to send, and no posted request is outstanding.
+    /// Returns true if there is nothing to send, and no posted request is outstanding, except those that wait for the
+    /// peer's acknowledgment.
+    #[inline(always)]
     pub(super) fn has_no_work(&self, qp: &Qp) -> bool {
-        qp.sends.is_empty() && self.is_idle()
+        (qp.sends.is_empty() || self.is_rc() && !qp.sends.has_queued()) && self.is_idle()
     }
 
     /// Sends the pending Terminate, if there is one, even without room: it is the last message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
+        if self.terminate.is_some() {
+            self.send_last(io);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_last(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
             let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            self.push_acknowledgment(&mut builder);
             self.push_header(&mut builder, &terminate_header(&terminate));
             self.post(io, 0, builder);
         }
@@ -294,8 +317,11 @@ impl Transmitter {
         if let Some(kind) = self.rtr.take() {
             // MPE-9.2-7: the RTR is the first message. A Read or Send uses the first number of its queue.
             match kind {
-                RtrKind::Write => {}
-                RtrKind::Send => self.send_msn = self.send_msn.next(),
+                RtrKind::Write => self.message_sent(),
+                RtrKind::Send => {
+                    self.send_msn = self.send_msn.next();
+                    self.message_sent();
+                }
                 RtrKind::Read => {
                     self.read_msn = self.read_msn.next();
                     let response = Response::Read(PendingRead::new(&EMPTY_READ));
@@ -304,6 +330,7 @@ impl Transmitter {
             }
             self.push_header(builder, &rtr_header(kind));
         }
+        self.begin_list(builder);
         loop {
             if self.message.is_none() {
                 match self.start_message(qp, regions, limits, builder)? {
@@ -329,14 +356,8 @@ impl Transmitter {
             let header = source.header(cut.offset, cut.last);
             match *source {
                 OutboundMessage::Response(read) => {
-                    self.push_response(
-                        qp,
-                        regions,
-                        read,
-                        &header,
-                        (cut.offset, cut.octets),
-                        builder,
-                    )?;
+                    let range = (cut.offset, cut.octets);
+                    self.push_response(qp.user(), regions, read, &header, range, builder)?;
                     qp.stats.read_responses += u64::from(cut.last);
                 }
                 OutboundMessage::AtomicResponse { .. } => {
@@ -344,10 +365,14 @@ impl Transmitter {
                     qp.stats.atomic_responses += 1;
                 }
                 _ => {
+                    let is_counted = source.is_counted();
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(builder, &header, is_copied);
                     if cut.last {
-                        finish_request(qp, is_copied);
+                        match self.is_rc() {
+                            true => self.count_sent(qp, is_counted),
+                            false => finish_request(qp, is_copied),
+                        }
                     }
                 }
             }
@@ -385,7 +410,8 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
 /// is nothing to segment. A peer may delay that acknowledgment for long.
 fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
-    if qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
+    if !qp.is_rc() && qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize)
+    {
         qp.sends.acknowledge(end);
         qp.stats.tails_copied += 1;
     }

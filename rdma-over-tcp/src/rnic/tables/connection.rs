@@ -1,6 +1,6 @@
 //! Connector and queue pair while their connection is established, fails and ends.
 
-use super::Objects;
+use super::{FollowUp, Objects};
 use crate::{
     error::EndReason,
     rnic::{
@@ -49,7 +49,11 @@ impl Objects {
         self.counters.active_connection += 1;
         if let Some(qp) = connector.qp.and_then(|qp| self.qps.get_mut(qp)) {
             qp.state = QpState::Connected;
-            qp.read_limit = limits.outbound;
+            qp.read_limit = match qp.is_rc() {
+                // The peer decides about a Read beyond its limit.
+                true => limits.outbound.max(1),
+                false => limits.outbound,
+            };
         }
         self.end_connector_request(id, Ok(()));
     }
@@ -72,7 +76,7 @@ impl Objects {
             if let Some(endpoint) = connector.endpoint.take() {
                 self.endpoints.release(endpoint);
             }
-            self.retries.push(id);
+            self.follow_ups.push(FollowUp::Connect(id));
             return;
         }
         self.counters.connect_failure += 1;
@@ -108,10 +112,25 @@ impl Objects {
             connector.state = ConnectorState::Closed;
             let qp = connector.qp;
             self.end_connector_request(id, Err(error));
-            if let Some(id) = qp {
+            if let Some(id) = qp
+                && !self.restore_rc_qp(id)
+            {
                 self.break_qp(id);
             }
         }
+    }
+
+    /// Restores the state of a queue pair of `QpService::Rc` before a failed attempt, with its receives and requests.
+    /// Returns false for another service.
+    fn restore_rc_qp(&mut self, id: QpId) -> bool {
+        let Some(qp) = self.qps.get_mut(id) else { return false };
+        let is_restored = qp.is_rc() && qp.state == QpState::Connecting;
+        if is_restored {
+            qp.state = QpState::Idle;
+            qp.stream = None;
+            qp.awaits_receive = false;
+        }
+        is_restored
     }
 
     /// Breaks a queue pair whose connection has ended: everything posted is flushed.
@@ -127,13 +146,18 @@ impl Objects {
     /// Reports that a broken queue pair consumes no more receives of its shared receive queue.
     fn report_last_receive(&mut self, id: QpId) {
         let Some(qp) = self.qps.get_mut(id).filter(|qp| qp.srq.is_some()) else { return };
-        if core::mem::replace(&mut qp.is_last_receive_reported, true) || qp.life.is_closing() {
-            return;
+        if !core::mem::replace(&mut qp.is_last_receive_reported, true) {
+            self.raise_qp_event(id, QpEvent::LastReceive);
         }
+    }
+
+    /// Reports an event of a queue pair, unless the queue pair is being closed.
+    pub(crate) fn raise_qp_event(&mut self, id: QpId, event: QpEvent) {
+        let Some(qp) = self.qps.get_mut(id).filter(|qp| !qp.life.is_closing()) else { return };
         let Some(notification) = qp.notifier.0.clone() else { return };
         qp.life.pin();
         let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Qp(id)));
-        self.outbox.push(guard, move || notification(QpEvent::LastReceive));
+        self.outbox.push(guard, move || notification(event));
     }
 
     /// Raises the disconnect event, once, when an established connection ends or its peer closes (NDK-DISC-2, -4).
@@ -162,7 +186,8 @@ impl Objects {
         self.counters.active_connection -= 1;
         let qp = connector.qp;
         // The flush belongs to the disconnect: its completions are delivered first (NDK-DISC-1).
-        if let Some(qp) = qp {
+        let is_lost = |id: QpId| self.qps.get(id).is_some_and(|qp| qp.state == QpState::Lost);
+        if let Some(qp) = qp.filter(|qp| !is_lost(*qp)) {
             self.break_qp(qp);
         }
         self.end_connector_request(id, outcome);

@@ -56,8 +56,17 @@ pub(crate) struct Objects {
     pub(crate) may_defer: bool,
     /// Streams with a deferred list.
     pub(crate) deferred: Vec<StreamId>,
-    /// Connectors whose peer does not support enhanced start-up: the core connects them again.
-    pub(crate) retries: Vec<ConnectorId>,
+    /// Work of the core after the current call.
+    pub(crate) follow_ups: Vec<FollowUp>,
+}
+
+/// Work of the core after a call that has found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FollowUp {
+    /// The peer of a connector does not support enhanced start-up: the core connects it again.
+    Connect(ConnectorId),
+    /// A stream of [`QpService::Rc`](crate::rnic::QpService) has executed messages: the core schedules it.
+    Acknowledge(StreamId),
 }
 
 impl Objects {
@@ -102,7 +111,7 @@ impl Objects {
             held: Vec::new(),
             may_defer: false,
             deferred: Vec::new(),
-            retries: Vec::new(),
+            follow_ups: Vec::new(),
         }
     }
 
@@ -192,9 +201,10 @@ impl Objects {
                 self.regions.release_token(qp.sink_token);
                 let mut antecedents =
                     vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
-                match qp.srq {
-                    Some(srq) => antecedents.push(Key::Srq(srq)),
-                    None => drop(self.receive_queues.remove(qp.receives)),
+                antecedents.extend(qp.srq.map(Key::Srq));
+                antecedents.extend(qp.twin_of.map(Key::Qp));
+                if qp.has_own_receives() {
+                    self.receive_queues.remove(qp.receives);
                 }
                 antecedents
             }),
@@ -273,7 +283,7 @@ impl Objects {
         let Some(qp) = self.qps.get_mut(id) else { return };
         if !core::mem::replace(&mut qp.awaits_receive, true)
             && let Some(queue) = self.receive_queues.get_mut(qp.receives)
-            && qp.srq.is_some()
+            && !qp.has_own_receives()
         {
             queue.wait(id);
         }
@@ -283,7 +293,7 @@ impl Objects {
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
         let Self { qps, receive_queues, completed, .. } = self;
         if let Some(qp) = qps.get_mut(id)
-            && (qp.is_receiving || qp.srq.is_none() && qp.take_receive(receive_queues))
+            && (qp.is_receiving || qp.has_own_receives() && qp.take_receive(receive_queues))
         {
             qp.complete_receiving(outcome, completed);
         }

@@ -280,14 +280,23 @@ impl SocketRnic {
                     self.hot[..=at].rotate_right(1);
                 }
                 self.advance(now, id);
+                self.watch_blocked(id);
                 return true;
             }
+            self.watch_blocked(id);
         }
         self.hot_misses += 1;
         if self.hot_misses > HOT_MISSES_MAX {
             self.hot.clear();
         }
         false
+    }
+
+    /// Requests a query of the epoll set in this pass if the stream waits for room: the set reports it.
+    fn watch_blocked(&mut self, id: StreamId) {
+        if self.streams.get(&id).is_some_and(SocketStream::awaits_room) {
+            self.hot_polls = HOT_POLLS;
+        }
     }
 
     /// Receives until no data is left, or for one turn. Returns true if any data was received.
@@ -580,7 +589,7 @@ impl SocketRnic {
     /// Resets all connections that were not closed gracefully.
     fn close(&mut self) {
         for (_, stream) in self.streams.drain() {
-            if stream.send_state < SendState::FinSent {
+            if stream.send_state < SendState::FinSent && !stream.sends_fin_at_exit {
                 stream.reset_on_close();
             }
         }

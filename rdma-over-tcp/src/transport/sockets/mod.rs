@@ -17,9 +17,13 @@
 //! Keep-alive detects unreachable peers. User guide: `docs/guide/transports.md`.
 
 mod capture;
+mod connection;
 mod core;
 mod kernel;
 mod listening;
 mod stream;
 
-pub use self::{capture::CaptureOutput, core::SocketRnic, listening::ListeningSocket};
+pub use self::{
+    capture::CaptureOutput, connection::ConnectionDescriptors, core::SocketRnic,
+    listening::ListeningSocket,
+};

@@ -4,7 +4,6 @@ use alloc::{collections::VecDeque, vec::Vec};
 use std::os::fd::{AsFd, OwnedFd};
 
 use offload_engine::{
-    descriptor::Guarded,
     memory::Piece,
     nbl::NetBufferList,
     socket::{self, PIECES_MAX, TcpInfo},
@@ -16,6 +15,7 @@ use rustix::{
     net::sockopt,
 };
 
+use super::connection::ConnectionSocket;
 use crate::{
     rnic::{StreamId, transport::LlpStream},
     transport::buffers::{Buffers, Spare},
@@ -78,7 +78,7 @@ struct Queued {
 /// Kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
-    pub(super) socket: Guarded<OwnedFd>,
+    pub(super) socket: ConnectionSocket,
     pub(super) stage: Stage,
     pub(super) send_state: SendState,
     /// Time limit of the handshake, or of the peer's FIN.
@@ -87,6 +87,8 @@ pub(super) struct SocketStream {
     pub(super) is_fin_received: bool,
     /// True if the stream must be reset.
     pub(super) is_reset: bool,
+    /// True if the exit of the process, or the end of the adapter, sends a FIN instead of a reset.
+    pub(super) sends_fin_at_exit: bool,
     /// True if the kernel's buffer has room, as far as known.
     pub(super) is_writable: bool,
     is_room_watched: bool,
@@ -111,7 +113,7 @@ pub(super) struct SocketStream {
 impl SocketStream {
     pub(super) const fn new(
         id: StreamId,
-        socket: Guarded<OwnedFd>,
+        socket: ConnectionSocket,
         stage: Stage,
         is_aligned: bool,
     ) -> Self {
@@ -124,6 +126,7 @@ impl SocketStream {
             deadline: None,
             is_fin_received: false,
             is_reset: false,
+            sends_fin_at_exit: false,
             is_writable: true,
             is_ready: false,
             receive_state: ReceiveState::Accepting,
@@ -152,6 +155,11 @@ impl SocketStream {
 
     pub(super) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Returns true if data is queued, and the kernel's buffer has no room.
+    pub(super) fn awaits_room(&self) -> bool {
+        !self.is_writable && self.has_queued()
     }
 
     /// Writes queued data to the kernel with one system call. Passes the pieces and the number of bytes written to
@@ -300,6 +308,12 @@ impl LlpStream for SocketIo<'_> {
         }
     }
 
+    fn send_fin_at_exit(&mut self) {
+        // Only a connection that has ended returns an error.
+        let _ = sockopt::set_socket_linger(&self.stream.socket, None);
+        self.stream.sends_fin_at_exit = true;
+    }
+
     fn now(&self) -> Instant {
         self.now
     }
@@ -392,9 +406,9 @@ mod tests {
         {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let near = ConnectionSocket::create(|| Ok(OwnedFd::from(near).into())).unwrap();
             let poller = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-            let mut stream =
-                SocketStream::new(StreamId(1), OwnedFd::from(near).into(), Stage::Open, is_aligned);
+            let mut stream = SocketStream::new(StreamId(1), near, Stage::Open, is_aligned);
             stream.mss = MSS;
             let mut spare = Spare::default();
             let mut io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };

@@ -4,8 +4,10 @@
 //! Input: records of 8 octets and payload, see `segment`. The adapter may accept or reject them; in any case
 //! - nothing panics, and memory without remote write access keeps its bytes;
 //! - the adapter sends whole FPDUs with correct CRCs, and a Terminate is the last of them;
-//! - after the peer has closed, the connection ends, every posted receive completes once, and no object
+//! - after the peer has closed, the connection ends, every posted receive completes at most once, and no object
 //!   remains.
+//!
+//! A bit of the input selects the service of the queue pair.
 
 use std::{
     collections::BTreeSet,
@@ -28,8 +30,8 @@ use rdma_over_tcp::{
         Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, simulation::AdapterClient,
     },
     rdmap::{
-        Inbound, ReadRequest, SendKind, parse, read_request_header, read_response_header,
-        rtr_header, send_header, write_header,
+        Acknowledgment, Inbound, ReadRequest, SendKind, Syndrome, acknowledgment_header, parse,
+        read_request_header, read_response_header, rtr_header, send_header, write_header,
     },
 };
 
@@ -73,7 +75,7 @@ fn run<T>(pair: &mut Pair<Core>, mut look: impl FnMut(&mut Pair<Core>) -> Option
 }
 
 impl Consumer {
-    fn new(pair: &mut Pair<Core>) -> Result<Self, NtStatus> {
+    fn new(pair: &mut Pair<Core>, is_rc: bool) -> Result<Self, NtStatus> {
         let adapter = pair.b.clients.first::<AdapterClient>().adapter();
         let connectors = Mailbox::default();
         let inbox: Mailbox<Connector> = connectors.clone();
@@ -88,7 +90,10 @@ impl Consumer {
         assert_eq!(status, NtStatus::PENDING);
         assert_eq!(run(pair, |_| listens.get().copied()), NtStatus::SUCCESS);
         let (pd, cq) = (adapter.create_pd()?, adapter.create_cq(64, |_| {})?);
-        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
+        let qp = match is_rc {
+            true => pd.create_rc_qp(&cq, &cq, 0, QpLimits::default())?,
+            false => pd.create_qp(&cq, &cq, 0, QpLimits::default())?,
+        };
         let buffer = adapter.allocate(4 * REGION)?;
         let rights =
             [MrFlags::ALLOW_REMOTE_WRITE, MrFlags::ALLOW_REMOTE_READ, MrFlags::ALLOW_LOCAL_WRITE];
@@ -136,18 +141,41 @@ struct Names {
     address: u64,
     sends: Msn,
     reads: Msn,
+    acknowledgments: Msn,
+    is_rc: bool,
     sink: Option<ReadRequest>,
 }
 
 /// Octets of a record: kind, flags, region, offset (two), size, two more; then `size` octets of payload are
-/// taken from the input. Kinds 0 to 5 are messages that may be valid; 6 is a ULPDU; 7 are raw octets.
+/// taken from the input. Kinds 0 to 5 are messages that may be valid; 6 is a ULPDU; 7 are raw octets. With the other
+/// service, a bit of the kind selects its private messages.
 fn segment(record: [u8; 8], payload: &[u8], names: &mut Names) -> Vec<u8> {
     let [kind, flags, region, high, low, _, size, twist] = record;
     let last = flags & 1 == 0;
     let token = names.tokens[usize::from(region) % 3] ^ u32::from(flags >> 4) << 8;
     let offset = u64::from(high) << 8 | u64::from(low);
     let to = names.address + u64::from(region % 3) * REGION as u64 + offset;
+    let private = names.is_rc && kind & 0x20 != 0;
     let header = match kind % 8 {
+        0..4 if private => {
+            let kind = SendKind::Immediate { data: [twist; 4], solicited: flags & 4 != 0 };
+            let header = send_header(last, kind, names.sends, 0);
+            if last {
+                names.sends = names.sends.next();
+            }
+            header
+        }
+        _ if private => {
+            let syndrome = match flags >> 4 & 3 {
+                0 | 1 => Syndrome::Executed,
+                2 => Syndrome::NotReady,
+                _ => Syndrome::Failed(twist),
+            };
+            let acknowledgment = Acknowledgment { count: u32::from(low), syndrome };
+            let header = acknowledgment_header(names.acknowledgments, &acknowledgment);
+            names.acknowledgments = names.acknowledgments.next();
+            return fpdu(&header);
+        }
         0 => write_header(last, Stag(token), TaggedOffset(to)),
         1 | 2 => {
             let invalidates = SendKind::Invalidate(Stag(token));
@@ -273,7 +301,8 @@ fn establish(pair: &mut Pair<Core>, consumer: &Consumer, opened: &Arc<OnceLock<N
 /// If a rule of the module documentation is violated.
 pub fn check(data: &[u8]) {
     let pair = &mut pair();
-    let consumer = Consumer::new(pair).expect("within the adapter's limits");
+    let is_rc = data.first().is_some_and(|it| it & 0x80 != 0);
+    let consumer = Consumer::new(pair, is_rc).expect("within the adapter's limits");
     for context in 0..RECEIVES {
         let sge = consumer.sge(64 * context as usize, 64);
         consumer.qp.receive(context, &[sge]).expect("room");
@@ -307,6 +336,8 @@ fn drive(pair: &mut Pair<Core>, consumer: &Consumer, data: &[u8], results: &mut 
         address: consumer.buffer.address(),
         sends: Msn::FIRST,
         reads: Msn::FIRST,
+        acknowledgments: Msn::FIRST,
+        is_rc: data.first().is_some_and(|it| it & 0x80 != 0),
         sink: peer.sink,
     };
     let mut rest = data;
@@ -358,10 +389,19 @@ pub fn seeds() -> Vec<Vec<u8>> {
         record(5, 0, 0, 0, 20),
         record(6, 8, 0, 0, 40),
         record(7, 0, 0, 0, 33),
+        // Private messages.
+        record(0x20, 4, 0, 0, 20),
+        record(0x24, 0, 0, 1, 0),
     ];
     let mut seeds: Vec<Vec<u8>> = all.to_vec();
     seeds.push(all[..4].concat());
     seeds.push([&all[1][..], &all[3], &all[2], &all[5], &all[5]].concat());
+    // Scripts for the other service.
+    for (first, next) in [(0, 1), (3, 10), (4, 11), (11, 3)] {
+        let mut script = [&all[first][..], &all[next], &all[3], &all[0]].concat();
+        script[0] |= 0x80;
+        seeds.push(script);
+    }
     // A script with a Read of the consumer.
     seeds.push([0x40 | 4, 0, 0, 0, 0, 0, 64, 0].into_iter().chain([7; 64]).collect());
     seeds

@@ -4,8 +4,8 @@
 use rdma_over_tcp::{
     error::WireError,
     rdmap::{
-        Extension, Inbound, Opcode, RdmapError, ReceivedTerminate, Terminate, TerminatePhase,
-        parse, terminate_header,
+        Acknowledgment, Extension, Inbound, Opcode, RdmapError, ReceivedTerminate, Terminate,
+        TerminatePhase, parse, terminate_header,
     },
 };
 
@@ -42,9 +42,9 @@ fn error(ulpdu: &[u8]) -> Option<WireError> {
     (found != queue).then_some(WireError::UntaggedQueue)
 }
 
-/// True for RFC 7306 opcodes, which may be rejected or accepted; their payload is not checked here.
+/// True for RFC 7306 and private opcodes, which may be rejected or accepted; their payload is not checked here.
 fn is_extension(ulpdu: &[u8]) -> bool {
-    ulpdu.len() >= 18 && ulpdu[0] & 0x83 == 1 && (0x48..0x4c).contains(&(ulpdu[1] & 0xcf))
+    ulpdu.len() >= 18 && ulpdu[0] & 0x83 == 1 && matches!(ulpdu[1] & 0xcf, 0x48..0x4c | 0x4e | 0x4f)
 }
 
 /// Expected Terminate for this error, by RFC 5040 §4.8, figure 10.
@@ -105,6 +105,12 @@ pub fn check(data: &[u8]) {
             assert_eq!(payload, &ulpdu[18..]);
             // Accepted or rejected, for any content.
             let _ = Extension::parse(opcode, &segment, payload);
+        }
+        Ok(Inbound::Private { segment, payload, .. }) => {
+            assert_eq!(payload, &ulpdu[18..]);
+            if let Ok(acknowledgment) = Acknowledgment::parse(payload, segment.last) {
+                assert_eq!(acknowledgment.emit()[..5], payload[..5]);
+            }
         }
         Err(error) => {
             let answer = terminate_header(&Terminate::for_ulpdu(error.wire(), ulpdu));

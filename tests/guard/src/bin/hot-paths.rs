@@ -170,22 +170,35 @@ fn stream_iteration(name: &str) {
 /// Writes of `bytes`: posted, sent as frames, or placed by the peer's next iterations. An operation is one
 /// write.
 fn writes(name: &str, bytes: usize, batch: u64, counted: Step) {
-    writes_by(name, bytes, batch, counted, false);
+    writes_by(name, (Operation::Write, bytes), batch, counted, false);
 }
 
 /// Like [`writes`], with a batch that is sent together; the cost is per write.
 fn packed(name: &str, counted: Step) {
-    writes_by(name, 64, PACKED, counted, true);
+    writes_by(name, (Operation::Write, 64), PACKED, counted, true);
 }
 
-fn writes_by(name: &str, bytes: usize, batch: u64, counted: Step, is_packed: bool) {
+/// Writes of 64 bytes between queue pairs of reliable connected service: one by one, or a batch that is sent together.
+/// The peer's iterations include the acknowledgment, which the last step processes.
+fn reliable(name: &str, counted: Step, is_packed: bool) {
+    let batch = if is_packed { PACKED } else { BATCH };
+    writes_by(name, (Operation::RcWrite, 64), batch, counted, is_packed);
+}
+
+fn writes_by(
+    name: &str,
+    work @ (operation, bytes): (Operation, usize),
+    batch: u64,
+    counted: Step,
+    is_packed: bool,
+) {
     let mut stations =
         Stations::new(|port| AdapterCore::new(AdapterConfig::default(), port, Box::new(|| {})));
     let nodes = stations.nodes.clone();
     let adapters = [0, 1].map(|index| Adapter::new(nodes[index].clone()));
     let step = &mut || stations.step();
-    let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), bytes, step);
-    let mut traffic = Traffic::new(ends.expect("queue pairs"), Operation::Write, bytes);
+    let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), work, step);
+    let mut traffic = Traffic::new(ends.expect("queue pairs"), operation, bytes);
     Rounds::run(counted, |round| {
         let now = nodes[1].now();
         round.step(Step::Send, &mut || match is_packed {
@@ -198,6 +211,15 @@ fn writes_by(name: &str, bytes: usize, batch: u64, counted: Step, is_packed: boo
         let mut core = nodes[1].core();
         round.step(Step::Receive, &mut || while core.poll(now).expect("a link in memory") {});
         drop(core);
+        if operation == Operation::RcWrite {
+            let mut core = nodes[0].core();
+            round.step(Step::Acknowledge, &mut || {
+                while core.poll(now).expect("a link in memory") {}
+            });
+            drop(core);
+            let completed = traffic.take_completions();
+            assert!(!round.is_warm || completed == batch, "one acknowledgment covers all");
+        }
         traffic.finish(step);
     });
     guard_case_ends(name, batch * ROUNDS);
@@ -245,6 +267,7 @@ fn cases() -> Vec<(&'static str, Case)> {
     let write =
         |bytes, batch, step| -> Case { Box::new(move |name| writes(name, bytes, batch, step)) };
     let packing = |step| -> Case { Box::new(move |name| packed(name, step)) };
+    let rc = |step, is_packed| -> Case { Box::new(move |name| reliable(name, step, is_packed)) };
     vec![
         ("tcp-receive-1448", tcp(SEGMENT_BYTES, Step::Receive)),
         ("tcp-receive-63712", tcp(GSO_PACKET_BYTES, Step::Receive)),
@@ -266,6 +289,12 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("write-64-packed-frame-to-memory", packing(Step::Receive)),
         ("write-65536-post-to-frames", write(65_536, 1, Step::Send)),
         ("write-65536-frames-to-memory", write(65_536, 1, Step::Receive)),
+        ("rc-write-64-post-to-frame", rc(Step::Send, false)),
+        ("rc-write-64-frame-to-memory", rc(Step::Receive, false)),
+        ("rc-write-64-acknowledgment", rc(Step::Acknowledge, false)),
+        ("rc-write-64-packed-post-to-frame", rc(Step::Send, true)),
+        ("rc-write-64-packed-frame-to-memory", rc(Step::Receive, true)),
+        ("rc-write-64-packed-acknowledgment", rc(Step::Acknowledge, true)),
         ("iteration-of-16-segments", Box::new(stream_iteration)),
     ]
 }

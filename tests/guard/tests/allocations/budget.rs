@@ -63,6 +63,8 @@ impl fmt::Display for Work {
             Self::Rdma { operation: Operation::Read, .. } => "RDMA Read",
             Self::Rdma { operation: Operation::FetchAdd, .. } => "FetchAdd",
             Self::Rdma { operation: Operation::Immediate, .. } => "immediate data",
+            Self::Rdma { operation: Operation::RcWrite, .. } => "RC Write",
+            Self::Rdma { operation: Operation::RcSend, .. } => "RC Send/Receive",
         };
         let bytes = self.bytes();
         f.pad(&format!("{name} {bytes:>9} B"))
@@ -103,7 +105,7 @@ impl Cost {
 /// spare net buffers. Over TAPs there is a margin for the scheduler, and for a frame of the kernel. A message
 /// of 50 segments takes the locks of its iterations and of a completion, not 50. On kernel sockets there is a
 /// margin for empty polls, whose number depends on the other end.
-const BUDGETS: [Row; 13] = [
+const BUDGETS: [Row; 16] = [
     (Work::Stream { bytes: 1448 }, [0.0, 0.0], [0.01, 0.3], NONE),
     (Work::Stream { bytes: 64 * KIB }, [0.0, 0.0], [0.01, 0.7], NONE),
     (rdma(Operation::Write, 64), [0.0, 1.13], [0.01, 2.6], [0.01, 7.0]),
@@ -117,6 +119,9 @@ const BUDGETS: [Row; 13] = [
     (rdma(Operation::Read, 1024 * KIB), [0.0, 2.0], [0.05, 12.0], [0.01, ANY]),
     (rdma(Operation::FetchAdd, 8), [0.0, 1.13], [0.01, 2.7], [0.01, 6.0]),
     (rdma(Operation::Immediate, 8), [0.0, 2.26], [0.01, 5.0], [0.01, 10.0]),
+    (rdma(Operation::RcSend, 64), [0.0, 1.06], [0.01, 5.0], [0.01, 10.0]),
+    (rdma(Operation::RcWrite, 64), [0.0, 0.04], [0.01, 2.6], [0.01, 7.0]),
+    (rdma(Operation::RcWrite, 64 * KIB), [0.03, 0.51], [0.01, 2.6], [0.01, 9.0]),
 ];
 
 /// Kind of traffic, and its budget in each place, in their order.

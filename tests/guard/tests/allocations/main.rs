@@ -79,7 +79,12 @@ impl RdmaInMemory {
             Stations::new(|port| AdapterCore::new(AdapterConfig::default(), port, Box::new(|| {})));
         let adapters = [0, 1].map(|index| Adapter::new(stations.nodes[index].clone()));
         let mut step = || stations.step();
-        let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), bytes, &mut step);
+        let ends = rdma::connect(
+            [&adapters[0], &adapters[1]],
+            address(1, PORT),
+            (operation, bytes),
+            &mut step,
+        );
         Self { traffic: Traffic::new(ends.unwrap(), operation, bytes), stations }
     }
 }

@@ -21,7 +21,7 @@ impl SocketPair {
         let server = SocketAddr::from((Ipv4Addr::new(127, high, low, 1), PORT));
         // The threads of the sockets make progress.
         let mut step = std::thread::yield_now;
-        let ends = rdma::connect([&a, &b], server, bytes, &mut step);
+        let ends = rdma::connect([&a, &b], server, (operation, bytes), &mut step);
         Self { traffic: Traffic::new(ends.unwrap(), operation, bytes) }
     }
 }

@@ -58,7 +58,12 @@ impl TapPair {
         let (far, far_adapter) = start(1, far).expect("a node");
         let nodes = [near, far];
         let mut step = || nodes.iter().for_each(turn);
-        let ends = rdma::connect([&near_adapter, &far_adapter], address(1, PORT), bytes, &mut step);
+        let ends = rdma::connect(
+            [&near_adapter, &far_adapter],
+            address(1, PORT),
+            (operation, bytes),
+            &mut step,
+        );
         let traffic = Traffic::new(ends.expect("queue pairs"), operation, bytes);
         RdmaOverTaps { traffic, calls, nodes, _switch: switch }
     }

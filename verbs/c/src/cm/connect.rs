@@ -13,15 +13,18 @@ use flue_verbs_core::{cm::ConnectParameters, device::Device, qp::Qp};
 
 use super::id::{complete, of};
 use crate::{
+    config,
     guard::{self, Errno, copied},
     qp,
 };
 
 /// Converts the program's parameters of a connection.
-unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
+unsafe fn parameters(param: *const rdma_conn_param, is_two_step: bool) -> ConnectParameters {
     // SAFETY: the program passes null or parameters, with data of the given length.
     unsafe {
-        let Some(param) = copied(param) else { return ConnectParameters::default() };
+        let Some(param) = copied(param) else {
+            return ConnectParameters { is_two_step, ..ConnectParameters::default() };
+        };
         let reads = |given: u8, all: u32| (u32::from(given) != all).then_some(given);
         let mut private_data = Vec::new();
         if !param.private_data.is_null() {
@@ -33,6 +36,7 @@ unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
             private_data,
             responder_resources: reads(param.responder_resources, RDMA_MAX_RESP_RES),
             initiator_depth: reads(param.initiator_depth, RDMA_MAX_INIT_DEPTH),
+            is_two_step,
         }
     }
 }
@@ -61,19 +65,25 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let qp = qp_of(id, state.id.device(), param)?;
-        state.id.connect(&qp, &parameters(param))
+        // A queue pair of the program is ready once the program has moved it to RTS.
+        let is_two_step = (*id).qp.is_null() && config::is_roce();
+        state.id.connect(&qp, &parameters(param, is_two_step))
     });
     // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }
 }
 
-/// Has no effect on iWARP, which has no second step of establishment. Valid only for an identifier without a queue pair
-/// of its own.
+/// Establishes the connection of an identifier without a queue pair of its own, after `RDMA_CM_EVENT_CONNECT_RESPONSE`.
+/// Has no effect on an iWARP device, whose connections have no second step.
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program passes a pointer to an identifier.
     guard::done(|| unsafe {
-        of(id)?;
-        if (*id).qp.is_null() { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+        let state = of(id)?;
+        match (*id).qp.is_null() {
+            true if config::is_roce() => state.id.establish(),
+            true => Ok(()),
+            false => Err(Errno(libc::EINVAL)),
+        }
     })
 }
 
@@ -85,7 +95,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let qp = qp_of(id, state.id.device(), param)?;
-        state.id.accept(&qp, &parameters(param))
+        state.id.accept(&qp, &parameters(param, false))
     });
     // SAFETY: guaranteed by the program.
     unsafe { complete(id, begun) }

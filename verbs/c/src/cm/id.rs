@@ -7,6 +7,7 @@ pub(crate) mod channel;
 
 use std::{
     ffi::{c_int, c_void},
+    net::IpAddr,
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -15,20 +16,25 @@ use std::{
 };
 
 use flue_verbs_abi::{
-    attributes::ibv_qp_attr,
+    attributes::{ibv_ah_attr, ibv_qp_attr},
     cm::{
         RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, RDMA_OPTION_ID,
         RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
         RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr, rdma_cm_event,
         rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
     },
-    enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_qp_type},
+    enums::{
+        IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC,
+        ibv_mtu, ibv_qp_state, ibv_qp_type,
+    },
     objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
 };
 use flue_verbs_core::{
+    attributes::{IbvQpState, mask as given},
     cm::{Event, EventKind, Id, PortSpace},
     device::Device,
-    qp::IbvQpState,
+    gid::Gid,
+    mr::access,
 };
 use libc::{sockaddr, sockaddr_storage};
 
@@ -442,6 +448,71 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     })
 }
 
+/// Code of the timeout of a queue pair on which the program does not set one.
+const TIMEOUT: u8 = 14;
+/// Retries of a queue pair. 7 of RNR: unlimited.
+const RETRIES: u8 = 7;
+/// Hop limit of an address vector.
+const HOP_LIMIT: u8 = 64;
+
+/// Returns the attributes of a queue pair of the program on a RoCE device, and their mask. The destination has QP
+/// number 0: the identifier connects the queue pair.
+fn roce_attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    let mut attr = ibv_qp_attr::zeroed();
+    attr.qp_state = to;
+    let reads = u8::try_from(id.device().limits().ird_max).unwrap_or(u8::MAX);
+    let given = match to {
+        IBV_QPS_INIT => {
+            let rights = [access::LOCAL_WRITE, access::REMOTE_WRITE, access::REMOTE_READ];
+            attr.qp_access_flags =
+                rights.into_iter().fold(access::REMOTE_ATOMIC, |all, it| all | it);
+            attr.port_num = 1;
+            given::PKEY_INDEX | given::PORT | given::ACCESS_FLAGS
+        }
+        IBV_QPS_RTR => {
+            attr.ah_attr = address_vector(id)?;
+            attr.path_mtu = ibv_mtu(config::identity().active_mtu().into());
+            attr.max_dest_rd_atomic = reads;
+            given::AV
+                | given::PATH_MTU
+                | given::DEST_QPN
+                | given::RQ_PSN
+                | given::MAX_DEST_RD_ATOMIC
+                | given::MIN_RNR_TIMER
+        }
+        IBV_QPS_RTS => {
+            attr.timeout = TIMEOUT;
+            (attr.retry_cnt, attr.rnr_retry) = (RETRIES, RETRIES);
+            attr.max_rd_atomic = reads;
+            given::TIMEOUT
+                | given::RETRY_CNT
+                | given::RNR_RETRY
+                | given::SQ_PSN
+                | given::MAX_QP_RD_ATOMIC
+        }
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    Ok((attr, given::STATE | given))
+}
+
+/// Returns the address vector of the identifier's peer.
+fn address_vector(id: &Id) -> Result<ibv_ah_attr, Errno> {
+    let (local, remote) = id.adapter_addresses();
+    let remote = remote.ok_or(Errno(libc::EINVAL))?.ip();
+    let gids = config::identity().gids();
+    let index = |matches: &dyn Fn(IpAddr) -> bool| {
+        (0..gids.len()).find(|index| gids.get(*index).is_some_and(|it| matches(it.gid.ip())))
+    };
+    let own = local.and_then(|local| index(&|ip| ip == local.ip()));
+    let own = own.or_else(|| index(&|ip| ip.is_ipv4() == remote.is_ipv4())).unwrap_or(0);
+    let mut vector = ibv_ah_attr::zeroed();
+    vector.grh.dgid.raw = Gid::of(remote).0;
+    vector.grh.sgid_index = u8::try_from(own).unwrap_or(0);
+    vector.grh.hop_limit = HOP_LIMIT;
+    (vector.is_global, vector.port_num) = (1, 1);
+    Ok(vector)
+}
+
 /// Returns the attributes that a program sets on a queue pair of its own, by state.
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
@@ -451,16 +522,21 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     guard::done(|| {
         // SAFETY: guaranteed by the program.
         unsafe {
-            of(id)?;
+            let state = of(id)?;
             if attr.is_null() {
                 return Err(Errno(libc::EINVAL));
+            }
+            if config::is_roce() {
+                let to = (&raw const (*attr).qp_state).read_unaligned();
+                let (values, given) = roce_attributes(&state.id, to)?;
+                attr.write_unaligned(values);
+                mask.write_unaligned(given as c_int);
+                return Ok(());
             }
             let mut wanted = IBV_QP_STATE;
             if (&raw const (*attr).qp_state).read_unaligned().0 == IbvQpState::Init as u32 {
                 wanted |= IBV_QP_ACCESS_FLAGS;
-                let rights = flue_verbs_core::mr::access::LOCAL_WRITE
-                    | flue_verbs_core::mr::access::REMOTE_WRITE
-                    | flue_verbs_core::mr::access::REMOTE_READ;
+                let rights = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
                 (&raw mut (*attr).qp_access_flags).write_unaligned(rights);
             }
             mask.write_unaligned(wanted as c_int);

@@ -11,6 +11,8 @@ use flue_verbs_abi::{
     },
 };
 
+use flue_verbs_core::qp::QpOwner;
+
 use super::id::of;
 use crate::{
     cq,
@@ -79,7 +81,7 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Resu
                 ((*id).send_cq_channel, (*id).send_cq) = make_cq(id, attr.cap.max_send_wr)?;
                 attr.send_cq = (*id).send_cq;
             }
-            qp::create_extended(attr)
+            qp::create_extended(attr, QpOwner::Identifier)
         })();
         match made {
             Ok(made) => {

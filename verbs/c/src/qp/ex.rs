@@ -11,20 +11,27 @@ use std::{
 use flue_verbs_abi::{
     enums::{
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-        IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-        IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_INV,
+        IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
+        IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
+        IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
     },
-    objects::{ibv_data_buf, ibv_qp_ex, ibv_sge},
+    objects::{ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge},
 };
-use flue_verbs_core::{device::Device, qp::immediate};
+use flue_verbs_core::{
+    device::Device,
+    qp::{QpOwner, SendPoster, immediate},
+};
 use rdma_over_tcp::{
     ddp::Stag,
     rdmap::AtomicOperation,
-    rnic::{Data, Operation, Remote, Sge},
+    rnic::{Bind, Data, Operation, Remote, Sge, WindowType},
 };
 
-use super::{QpObject, options};
-use crate::guard::{self, Errno};
+use super::{QpObject, options, takes_receive};
+use crate::{
+    guard::{self, Errno, copied},
+    mw,
+};
 
 /// Data of a request under construction.
 enum Payload {
@@ -42,11 +49,49 @@ impl Payload {
     }
 }
 
+/// Work of a request under construction.
+enum Work {
+    Operation(Operation, Payload),
+    Bind(Bind),
+    /// By key.
+    Invalidate(u32),
+}
+
+impl Work {
+    fn check(&self, poster: &mut SendPoster<'_>) -> Result<(), Errno> {
+        match self {
+            Self::Operation(operation, payload) => {
+                payload.with(|data| poster.check(*operation, data))?;
+            }
+            Self::Bind(bind) => poster.check_bind(*bind)?,
+            Self::Invalidate(key) => poster.check_invalidate(*key)?,
+        }
+        Ok(())
+    }
+}
+
 struct Built {
     wr_id: u64,
     flags: u32,
-    operation: Operation,
-    payload: Payload,
+    work: Work,
+}
+
+impl Built {
+    fn post(&self, poster: &mut SendPoster<'_>, is_all_signaled: bool) -> Result<(), Errno> {
+        let Self { wr_id, flags, work } = self;
+        let options = |takes_receive| options(*flags, is_all_signaled, takes_receive);
+        match work {
+            Work::Operation(operation, payload) => {
+                let flags = options(takes_receive(operation));
+                payload.with(|data| poster.post(*wr_id, *operation, data, flags))?;
+            }
+            Work::Bind(bind) => {
+                poster.bind(*wr_id, *bind, options(false))?;
+            }
+            Work::Invalidate(key) => poster.invalidate(*wr_id, *key, options(false))?,
+        }
+        Ok(())
+    }
 }
 
 /// Requests under construction.
@@ -58,15 +103,24 @@ pub(crate) struct Building {
 
 impl Building {
     /// Creates an empty list of requests for the operations `IBV_QP_EX_WITH_*`.
-    pub(crate) fn new(operations: u64, device: &Device) -> Result<Self, Errno> {
+    pub(crate) fn new(operations: u64, device: &Device, owner: QpOwner) -> Result<Self, Errno> {
         let plain = IBV_QP_EX_WITH_RDMA_WRITE
             | IBV_QP_EX_WITH_SEND
             | IBV_QP_EX_WITH_RDMA_READ
-            | IBV_QP_EX_WITH_SEND_WITH_INV;
+            | IBV_QP_EX_WITH_SEND_WITH_INV
+            | IBV_QP_EX_WITH_LOCAL_INV
+            | IBV_QP_EX_WITH_BIND_MW;
         let extended = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
             | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
             | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-        let known = if device.has_extensions() { plain | extended } else { plain };
+        let is_rc = device.identity().is_roce() && owner == QpOwner::Program;
+        let mut known = plain;
+        if device.has_extensions() || is_rc {
+            known |= extended;
+        }
+        if is_rc {
+            known |= IBV_QP_EX_WITH_SEND_WITH_IMM;
+        }
         match operations & !u64::from(known) {
             0 => Ok(Self::default()),
             _ => Err(Errno(libc::EOPNOTSUPP)),
@@ -81,12 +135,14 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_abort = Some(wr_abort);
     qp.wr_send = Some(wr_send);
     qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_rdma_write = Some(wr_rdma_write);
     qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
     qp.wr_rdma_read = Some(wr_rdma_read);
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_bind_mw = Some(wr_bind_mw);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
@@ -115,16 +171,23 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { wr_start(qp) }
 }
 
-/// Adds a request, whose data the next call sets.
-fn add(qp: *mut ibv_qp_ex, operation: Operation) {
+/// Adds a request.
+fn add_work(qp: *mut ibv_qp_ex, work: Result<Work, Errno>) {
     guard::nothing(|| {
         // SAFETY: the program passes a pointer to such a queue pair.
         let (building, wr_id, flags) = unsafe { (building(qp), (*qp).wr_id, (*qp).wr_flags) };
         if let Ok(mut building) = building {
-            let payload = Payload::Registered(Vec::new());
-            building.requests.push(Built { wr_id, flags, operation, payload });
+            match work {
+                Ok(work) => building.requests.push(Built { wr_id, flags, work }),
+                Err(error) => building.error = building.error.or(Some(error)),
+            }
         }
     });
+}
+
+/// Adds a request, whose data the next call sets.
+fn add(qp: *mut ibv_qp_ex, operation: Operation) {
+    add_work(qp, Ok(Work::Operation(operation, Payload::Registered(Vec::new()))));
 }
 
 /// Sets the data of the last request.
@@ -133,8 +196,8 @@ fn set(qp: *mut ibv_qp_ex, payload: Payload) {
         // SAFETY: the program passes a pointer to such a queue pair.
         if let Ok(mut building) = unsafe { building(qp) } {
             match building.requests.last_mut() {
-                Some(last) => last.payload = payload,
-                None => building.error = Some(Errno(libc::EINVAL)),
+                Some(Built { work: Work::Operation(_, last), .. }) => *last = payload,
+                _ => building.error = Some(Errno(libc::EINVAL)),
             }
         }
     });
@@ -151,16 +214,9 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             if built.requests.len() > poster.room() {
                 return Err(Errno(libc::ENOMEM));
             }
-            for Built { operation, payload, .. } in &built.requests {
-                payload.with(|data| poster.check(*operation, data))?;
-            }
-            for Built { wr_id, flags, operation, payload } in &built.requests {
-                let is_send =
-                    matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
-                let flags = options(*flags, state.is_all_signaled, is_send);
-                payload.with(|data| poster.post(*wr_id, *operation, data, flags))?;
-            }
-            Ok(())
+            built.requests.iter().try_for_each(|request| request.work.check(poster))?;
+            let is_all_signaled = state.is_all_signaled;
+            built.requests.iter().try_for_each(|request| request.post(poster, is_all_signaled))
         })
     })
 }
@@ -171,6 +227,10 @@ unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, key: u32) {
     add(qp, Operation::Send { invalidate: Some(Stag(key)) });
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, data: u32) {
+    add(qp, Operation::SendImmediate { data: data.to_ne_bytes() });
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, key: u32, address: u64) {
@@ -202,14 +262,26 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, key: u32, address: 
     add(qp, Operation::Atomic { target: Remote::new(address, key), operation });
 }
 
-/// Fails the post: requests cannot invalidate regions and windows of type 1.
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _key: u32) {
-    guard::nothing(|| {
-        // SAFETY: the program passes a pointer to such a queue pair.
-        if let Ok(mut building) = unsafe { building(qp) } {
-            building.error = Some(Errno(libc::EINVAL));
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
+    add_work(qp, Ok(Work::Invalidate(key)));
+}
+
+/// The program writes the key to its structure of the window, which must be of type 2.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    key: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    let mut bind = Err(Errno(libc::EINVAL));
+    // SAFETY: the program passes pointers to a window and a bind.
+    guard::nothing(|| unsafe {
+        let is_two = mw::MwObject::of(mw).is_ok_and(|window| window.kind() == WindowType::Two);
+        if let Some(info) = copied(info).filter(|_| is_two) {
+            bind = mw::request(mw, Some(key), &info);
         }
     });
+    add_work(qp, bind.map(Work::Bind));
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, address: u64, length: u32) {

@@ -10,18 +10,17 @@ use std::{
 use rdma_over_tcp::{
     error::EndReason,
     mpa::startup::StartupError,
-    rnic::{ConnectCause, ConnectError, ConnectionData, ConnectorId, Key, ReadLimit, Rnic},
+    rnic::{
+        ConnectCause, ConnectError, ConnectionData, ConnectorId, DisconnectEvent, Key, ReadLimit,
+        Rnic,
+    },
 };
 
 use super::id::{
     ConnectAttempt, ConnectParameters, Id, IdPhase,
     channel::{Event, EventKind},
 };
-use crate::{
-    errno::Errno,
-    qp::{IbvQpState, Qp},
-    usage,
-};
+use crate::{errno::Errno, qp::Qp, sync::OneShot, usage};
 
 /// Time for which a refused connect is retried. With hardware, a request needs some milliseconds to reach the peer, and
 /// programs depend on that: perftest listens for its second connection while the client already connects.
@@ -81,6 +80,7 @@ impl Id {
     ) -> Result<(), Errno> {
         let device = self.device();
         device.check()?;
+        qp.connect_by_identifier()?;
         let addresses = {
             let mut inner = self.lock();
             let remote = inner.remote.filter(|_| inner.phase == IdPhase::RouteResolved);
@@ -157,9 +157,20 @@ impl Id {
         if let Err(error) = outcome {
             return self.not_connected(connector, error);
         }
-        let (this, disconnected) = (self.clone(), self.clone());
-        let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
-            Box::new(move |reason| disconnected.disconnected(reason));
+        let is_two_step = {
+            let mut inner = self.lock();
+            let attempt = inner.attempt.as_ref();
+            inner.has_response = attempt.is_some_and(|attempt| attempt.parameters.is_two_step);
+            inner.has_response
+        };
+        if is_two_step {
+            let data = self.device().with(|core, _| core.connection_data(connector).cloned());
+            let mut event = Event::new(EventKind::ConnectResponse, self);
+            event.set_data(&data.unwrap_or_default());
+            Self::raise(event);
+            return;
+        }
+        let (this, disconnect) = (self.clone(), self.disconnect_event());
         let begun = self.device().with(|core, _| {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
             let local = core.local_address(connector);
@@ -172,6 +183,50 @@ impl Id {
         if let Err(error) = begun {
             self.not_connected(connector, error);
         }
+    }
+
+    /// Returns the callback for the end of the connection.
+    fn disconnect_event(self: &Arc<Self>) -> DisconnectEvent {
+        let this = self.clone();
+        Box::new(move |reason| this.disconnected(reason))
+    }
+
+    /// Establishes a connection that the peer has accepted. Requests can be posted when this returns; no event follows.
+    ///
+    /// # Errors
+    /// `EINVAL`: no connection to establish. `ECONNRESET` and others: the connection was lost. As
+    /// [`Device::check`](crate::device::Device::check).
+    pub fn establish(self: &Arc<Self>) -> Result<(), Errno> {
+        let device = self.device();
+        device.check()?;
+        let connector = {
+            let mut inner = self.lock();
+            let has_response = mem::take(&mut inner.has_response);
+            inner.connector.filter(|_| has_response).ok_or(Errno::INVAL)?
+        };
+        let done = Arc::new(OneShot::default());
+        let outcome = done.clone();
+        let completion = Box::new(move |result| outcome.set(result));
+        let disconnect = self.disconnect_event();
+        let begun =
+            device.with(|core, _| core.complete_connect(connector, Some(disconnect), completion));
+        if let Err(error) = begun.and_then(|()| done.wait()) {
+            self.close_failed_attempt(connector);
+            self.lock().phase = IdPhase::RouteResolved;
+            return Err(error.into());
+        }
+        let local = device.with(|core, _| core.local_address(connector));
+        {
+            let mut inner = self.lock();
+            inner.attempt = None;
+            if inner.phase == IdPhase::Connecting {
+                inner.phase = IdPhase::Connected;
+            }
+            inner.local = local.or(inner.local);
+        }
+        usage::count_connection();
+        self.end_without_queue_pair();
+        Ok(())
     }
 
     fn established(self: &Arc<Self>, local: Option<SocketAddr>, data: &ConnectionData) {
@@ -271,6 +326,7 @@ impl Id {
     ) -> Result<(), Errno> {
         let device = self.device();
         device.check()?;
+        qp.connect_by_identifier()?;
         let (connector, offered) = {
             let mut inner = self.lock();
             let (IdPhase::Requested, Some(connector)) = (inner.phase, inner.connector) else {
@@ -290,9 +346,7 @@ impl Id {
             inbound: limits.inbound.min(most.inbound),
             outbound: limits.outbound.min(most.outbound),
         };
-        let (this, disconnected) = (self.clone(), self.clone());
-        let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
-            Box::new(move |reason| disconnected.disconnected(reason));
+        let (this, disconnect) = (self.clone(), self.disconnect_event());
         let data = ConnectionData { limits, private_data: Default::default() };
         let private_data = &parameters.private_data;
         let begun = device.with(|core, now| {
@@ -312,7 +366,7 @@ impl Id {
             }
             if is_peer_gone {
                 // As in the CM of the kernel, posted requests complete as flushed.
-                let _ = qp.modify(IbvQpState::Error);
+                let _ = qp.fail();
             }
             return Err(error.into());
         }

@@ -95,6 +95,8 @@ pub struct ConnectParameters {
     pub responder_resources: Option<u8>,
     /// Maximum number of own outstanding Reads. `None`: as many as the peer serves, within the limit.
     pub initiator_depth: Option<u8>,
+    /// True if the program establishes the connection after the response of the peer ([`Id::establish`]).
+    pub is_two_step: bool,
 }
 
 /// Mutable state of an identifier.
@@ -122,6 +124,8 @@ pub(super) struct Inner {
     pub(super) offered: (u8, u8),
     /// Outstanding connect.
     pub(super) attempt: Option<ConnectAttempt>,
+    /// True if the peer has accepted, and the program has to establish the connection.
+    pub(super) has_response: bool,
     /// True if the queue pair was destroyed or reset, possibly before the event of the connection.
     pub(super) is_qp_detached: bool,
     pub(super) is_reuse: bool,
@@ -184,6 +188,7 @@ impl Id {
             qp: None,
             offered: (0, 0),
             attempt: None,
+            has_response: false,
             is_qp_detached: false,
             is_reuse: false,
             is_family_only: false,
@@ -259,6 +264,12 @@ impl Id {
         let Inner { local, remote, local_view, remote_view, .. } = *self.lock();
         let shown = |address: Option<SocketAddr>, view| Some(self.device().shown(address?, view));
         (shown(local, local_view), shown(remote, remote_view))
+    }
+
+    /// Returns the local and the remote address of the adapter.
+    pub fn adapter_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let Inner { local, remote, .. } = *self.lock();
+        (local, remote)
     }
 
     /// Returns the remote address in the program's view, for the log. `None`: not set.

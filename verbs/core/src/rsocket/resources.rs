@@ -21,13 +21,14 @@ use super::{
     },
 };
 use crate::{
+    attributes::IbvQpState,
     cq::Cq,
     device::Device,
     errno::Errno,
     event_queue::EventCallback,
     mr::{Mr, access, rights},
     pd::Pd,
-    qp::{IbvQpState, Qp, QpAttributes},
+    qp::{Qp, QpAttributes, QpOwner},
 };
 
 /// Send queue entries for control messages, in addition to those for data.
@@ -195,8 +196,13 @@ impl Resources {
             max_initiator_request_sge: 2,
             inline_data_size: inline,
         };
-        let attributes =
-            QpAttributes { send_cq: cq.clone(), receive_cq: cq.clone(), srq: None, limits };
+        let attributes = QpAttributes {
+            send_cq: cq.clone(),
+            receive_cq: cq.clone(),
+            srq: None,
+            limits,
+            owner: QpOwner::Library,
+        };
         let qp = Qp::new(&pd, attributes, Box::new(|_, _| {}))?;
         let qp = Owned::new(qp, Qp::destroy);
         let resources = Self { qp, sizes, cq, send, inbox, ring, lists, pd };

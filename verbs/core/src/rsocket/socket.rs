@@ -230,7 +230,10 @@ impl Socket {
 
     fn handle(&self, state: &mut SocketState, event: Event) {
         match event.kind {
-            EventKind::AddressResolved | EventKind::RouteResolved => {}
+            EventKind::AddressResolved
+            | EventKind::RouteResolved
+            // Connections of rsockets have one step.
+            | EventKind::ConnectResponse => {}
             EventKind::ConnectRequest => {
                 if let SocketPhase::Listening(requests) = &mut state.phase {
                     requests.push_back(event);

@@ -305,3 +305,37 @@ fn remote_invalidation() {
     assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), Ok(()));
     assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown);
 }
+
+// The token of a region leads to the memory, the rights and the domain of the other one. A hint does not keep the old
+// ones.
+#[test]
+fn exchanged_tokens_lead_to_the_other_memory() {
+    let mut bench = bench();
+    let (old, fast) = (bench.region(false), bench.region(true));
+    let new = bench.regions.table.insert(Region::new(bench.other_pd.pd, false)).unwrap();
+    let (write, read) = (Access::LOCAL_WRITE | Access::REMOTE_WRITE, Access::REMOTE_READ);
+    bench.regions.register_part(old, &bench.buffer, 0, 100, write).unwrap();
+    for ids in [[old, new], [new, old], [old, old], [old, fast]] {
+        assert_eq!(bench.regions.exchange_tokens(ids), Err(VerbError::InvalidArgument));
+    }
+    bench.regions.register_part(new, &bench.buffer, 200, 100, read).unwrap();
+    let (token, other) = (bench.token(old), bench.token(new));
+    let (base, mut hint) = (bench.buffer.address(), None);
+    let mut access = |bench: &Bench, user, token, at, right| {
+        bench.regions.access_again(&mut hint, user, token, base + at, 1, right).err()
+    };
+    assert_eq!(access(&bench, bench.pd, token, 0, Access::REMOTE_WRITE), None);
+    assert_eq!(bench.regions.exchange_tokens([old, new]), Ok(()));
+    assert_eq!((bench.token(old), bench.token(new)), (other, token));
+    assert_eq!(access(&bench, bench.pd, token, 0, read), Some(AccessError::NotAssociated));
+    assert_eq!(access(&bench, bench.other_pd, token, 0, read), Some(AccessError::Bounds));
+    let right = Access::REMOTE_WRITE;
+    assert_eq!(access(&bench, bench.other_pd, token, 200, right), Some(AccessError::Rights));
+    assert_eq!(access(&bench, bench.other_pd, token, 200, read), None);
+    assert_eq!(access(&bench, bench.pd, other, 0, Access::REMOTE_WRITE), None);
+    // The deregistration of the old memory ends the token that it has now.
+    assert!(bench.regions.revoke(old));
+    bench.regions.remove(old);
+    assert_eq!(access(&bench, bench.other_pd, token, 200, read), None);
+    assert_eq!(access(&bench, bench.pd, other, 0, write), Some(AccessError::Invalid));
+}

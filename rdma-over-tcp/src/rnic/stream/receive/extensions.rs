@@ -13,7 +13,7 @@ use crate::{
     rnic::{
         memory::registration::Access,
         objects::id::QpId,
-        queues::{cq::Arrival, send_queue::Progress},
+        queues::{cq::Arrival, qp::Qp, send_queue::Progress},
         status::WcStatus,
         stream::{
             inbound_read::{InboundAtomic, InboundRequest},
@@ -33,7 +33,7 @@ fn expected(objects: &Objects, id: QpId) -> Result<(), WireError> {
 
 impl Receiver {
     /// Returns the number of an error in a ULPDU. On a queue pair without RFC 7306, its messages are an unexpected
-    /// opcode, regardless of other errors in them.
+    /// opcode, regardless of other errors in them. The same holds for private messages.
     #[cold]
     pub(super) fn refusal(
         objects: &Objects,
@@ -45,6 +45,10 @@ impl Receiver {
         let opcode = segment.and_then(|(segment, _)| Opcode::from_control(segment.ulp()).ok());
         match opcode {
             Some(opcode) if opcode.is_extension() => expected(objects, id).err(),
+            Some(opcode) if opcode.is_private() => {
+                let is_rc = objects.qps.get(id).is_some_and(Qp::is_rc);
+                (!is_rc).then_some(WireError::OperationUnexpectedOpcode)
+            }
             _ => None,
         }
         .unwrap_or_else(|| error.wire())
@@ -90,10 +94,22 @@ impl Receiver {
         data: [u8; IMMEDIATE_OCTETS],
     ) -> Result<(), UlpduError> {
         let octets = IMMEDIATE_OCTETS as u32;
+        let bytes = match objects.qps.get(id) {
+            Some(qp) if qp.is_rc() => {
+                let [.., a, b, c, d] = data;
+                let bytes = u32::from_be_bytes([a, b, c, d]);
+                if bytes != self.write_octets {
+                    return Err(WireError::OperationUnspecified.into());
+                }
+                bytes
+            }
+            _ => 0,
+        };
         // A receive of any length is sufficient.
         let capacity = objects.take_receive(id).map(|_| octets);
         self.sends.accept(segment, IMMEDIATE_OCTETS, capacity).map_err(|error| error.wire())?;
-        complete_receive(objects, id, 0, Arrival::Immediate(data), solicited);
+        self.executed = self.executed.wrapping_add(1);
+        complete_receive(objects, id, bytes, Arrival::Immediate(data), solicited);
         Ok(())
     }
 
@@ -109,6 +125,9 @@ impl Receiver {
     ) -> Result<(), WireError> {
         self.take_request(transmitter, segment, ATOMIC_REQUEST_OCTETS)?;
         let Some(qp) = objects.qps.get(id) else { return Ok(()) };
+        if !qp.permits(Access::REMOTE_ATOMIC) {
+            return Err(WireError::OperationStreamCatastrophic);
+        }
         atomic.accept(qp.user(), &objects.regions)?;
         transmitter.respond(InboundRequest::Atomic(atomic));
         Ok(())

@@ -7,8 +7,10 @@ use crate::{
     mpa::GatherList,
     rdmap::ReadRequest,
     rnic::{
-        memory::{region::Regions, registration::Access},
-        queues::qp::Qp,
+        memory::{
+            region::Regions,
+            registration::{Access, User},
+        },
         stream::{failure::Failure, inbound_read::InboundRead, sizes, sizes::ListLimits},
         transport::LlpStream,
     },
@@ -61,7 +63,7 @@ impl Transmitter {
     /// because they may have been revoked since the request arrived.
     pub(super) fn push_response(
         &mut self,
-        qp: &Qp,
+        user: User,
         regions: &Regions,
         read: InboundRead,
         header: &[u8],
@@ -77,7 +79,7 @@ impl Transmitter {
         let address = source_offset.0.wrapping_add(u64::from(offset));
         let region = &mut self.response_region;
         let granted = regions
-            .access_again(region, qp.user(), source_stag.0, address, octets, Access::REMOTE_READ)
+            .access_again(region, user, source_stag.0, address, octets, Access::REMOTE_READ)
             .map_err(|error| read.failed(error.request(), offset))?;
         let Self { encoder, slab, .. } = self;
         let octets = octets as usize;

@@ -4,7 +4,7 @@ use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
     rdmap::{
         ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, AtomicRequest, AtomicResponse,
-        IMMEDIATE_OCTETS, PendingRead, READ_REQUEST_OCTETS, ReadRequest, SendKind,
+        IMMEDIATE_OCTETS, PendingRead, READ_REQUEST_OCTETS, ReadRequest, Segmenter, SendKind,
         atomic_request_header, atomic_response_header, immediate_header, read_request_header,
         read_response_header, send_header, write_header,
     },
@@ -23,6 +23,15 @@ pub(super) enum OutboundMessage {
     Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
 }
 
+/// Message being segmented.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) source: OutboundMessage,
+    pub(super) segmenter: Segmenter,
+    /// True if its payload is copied.
+    pub(super) is_copied: bool,
+}
+
 impl OutboundMessage {
     pub(super) const fn is_request(&self) -> bool {
         !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
@@ -31,6 +40,11 @@ impl OutboundMessage {
     /// Returns true if the peer answers the request.
     pub(super) const fn awaits_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    /// Returns true if the peer counts the message when it acknowledges ([`QpService::Rc`](crate::rnic::QpService)).
+    pub(super) const fn is_counted(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { .. } | Self::Immediate { .. })
     }
 
     pub(super) const fn header_octets(&self) -> usize {

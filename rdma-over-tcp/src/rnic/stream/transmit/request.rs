@@ -3,9 +3,9 @@
 use offload_engine::memory::Span;
 
 use super::{
-    ListBuilder, Message, Started, Transmitter,
+    ListBuilder, Started, Transmitter,
     memory::RequestMemory,
-    message::{OutboundMessage, Outstanding, Response},
+    message::{Message, OutboundMessage, Outstanding, Response},
     sent,
 };
 use crate::{
@@ -14,13 +14,12 @@ use crate::{
     mpa::GatherList,
     rdmap::{AtomicRequest, PendingRead, ReadRequest, Segmenter, SendKind, Terminate},
     rnic::{
-        memory::region::Regions,
+        memory::{region::Regions, registration::User},
         queues::{
             qp::Qp,
             send_queue::Progress,
-            wr::{Remote, WqeKind, WrFlags},
+            wr::{Remote, SendWord, WqeKind, WrFlags},
         },
-        status::WcStatus,
         stream::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits},
     },
 };
@@ -42,13 +41,25 @@ impl Transmitter {
                 return Ok(started);
             }
         }
-        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
+        if self.responses.is_empty() || !self.start_response(qp.user(), regions)? {
+            return Ok(Started::Nothing);
+        }
+        Ok(Started::Begun)
+    }
+
+    /// Starts the next response. Returns false if there is none.
+    pub(super) fn start_response(
+        &mut self,
+        user: User,
+        regions: &Regions,
+    ) -> Result<bool, Failure> {
+        let Some(request) = self.responses.pop_front() else { return Ok(false) };
         self.was_response = true;
         let (source, octets) = match request {
             InboundRequest::Read(read) => (OutboundMessage::Response(read), read.request.octets),
             // EXT-5.4-1: executed now, after the previous response.
             InboundRequest::Atomic(atomic) => {
-                let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
+                let response = atomic.execute(user, regions, &mut self.response_region)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.next();
                 (OutboundMessage::AtomicResponse { msn, response }, 0)
@@ -56,7 +67,7 @@ impl Transmitter {
         };
         let segmenter = Segmenter::new(octets);
         self.message = Some(Message { source, segmenter, is_copied: true });
-        Ok(Started::Begun)
+        Ok(true)
     }
 
     /// Starts the next request of the consumer. Local operations before it are executed.
@@ -77,6 +88,11 @@ impl Transmitter {
                 qp.sends.advance(done);
                 continue;
             }
+            if let Some(rc) = &qp.rc
+                && (rc.holds_sends || self.is_paused())
+            {
+                return Ok(Started::Nothing);
+            }
             // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
             if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
                 return Ok(Started::Nothing);
@@ -88,11 +104,18 @@ impl Transmitter {
                 WqeKind::FastRegister { .. }
                 | WqeKind::Invalidate { .. }
                 | WqeKind::Bind { .. } => {
-                    execute_local(qp, regions)?;
+                    if !qp.execute_local(regions) {
+                        let error = WireError::RdmapLocalCatastrophic;
+                        return Err(Failure::new(Terminate::new(error)));
+                    }
                     continue;
                 }
-                WqeKind::Send { invalidate } => {
-                    let kind = SendKind::new(*invalidate, solicited);
+                WqeKind::Send { word } => {
+                    let kind = match *word {
+                        SendWord::None => SendKind::new(None, solicited),
+                        SendWord::Invalidate(stag) => SendKind::new(Some(stag), solicited),
+                        SendWord::Immediate(data) => SendKind::Immediate { data, solicited },
+                    };
                     request.msn = self.send_msn.0;
                     qp.stats.sends += 1;
                     OutboundMessage::Send { kind, msn: self.send_msn }
@@ -146,8 +169,12 @@ impl Transmitter {
                 qp.stats.copied_aside_bytes += u64::from(octets);
             }
             self.number(serial, &source);
-            if pushed {
+            if self.is_rc() {
+                self.count_started(qp, &source, pushed);
+            } else if pushed {
                 qp.sends.advance(sent(awaits_response, true));
+            }
+            if pushed {
                 return Ok(Started::Whole);
             }
             let segmenter = Segmenter::new(octets);
@@ -172,24 +199,5 @@ impl Transmitter {
         };
         self.outstanding.push_back(Outstanding { serial: Some(serial), response });
         self.read_msn = self.read_msn.next();
-    }
-}
-
-/// Executes the next request, a local operation, and completes it.
-#[inline(never)]
-fn execute_local(qp: &mut Qp, regions: &mut Regions) -> Result<(), Failure> {
-    let user = qp.user();
-    let Some(request) = qp.sends.next_mut() else { return Ok(()) };
-    let ok = match &request.kind {
-        WqeKind::FastRegister { region, prepared } => regions.fast_register(*region, prepared),
-        WqeKind::Invalidate { target } => regions.invalidate(user, *target), // NDK-MEM-10, NDK-CQ-17
-        WqeKind::Bind { prepared } => regions.bind(user, **prepared),
-        _ => unreachable!("a local operation"),
-    };
-    let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
-    qp.sends.advance(Progress::Done(status));
-    match ok {
-        true => Ok(()),
-        false => Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic))),
     }
 }

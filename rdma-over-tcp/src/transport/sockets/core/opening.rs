@@ -2,11 +2,12 @@
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use offload_engine::{
     address::LocalAddress,
     descriptor::{Guarded, log_shortage, move_to_high_number},
+    socket::bind_without_port,
     state::KeepAlive,
     time::{Duration, Instant},
 };
@@ -27,6 +28,7 @@ use crate::{
         transport::{Command, Reservation},
     },
     transport::sockets::{
+        connection::ConnectionSocket,
         kernel::{address, connect_error, ends, is_of_one_connection},
         listening::ListeningSocket,
         stream::{READABLE, SocketStream, Stage},
@@ -103,12 +105,20 @@ impl SocketRnic {
         stream: StreamId,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-    ) -> Result<Guarded<OwnedFd>, ConnectError> {
-        let bound = self.socket(remote).and_then(|socket| {
-            if let Some(local) = local {
-                // A port selected by the consumer may have connections, earlier ones or those of a shared endpoint.
-                sockopt::set_socket_reuseaddr(&socket, local.port() != 0)?;
-                bind(&socket, &local)?;
+    ) -> Result<ConnectionSocket, ConnectError> {
+        let bound = ConnectionSocket::create(|| self.socket(remote)).and_then(|socket| {
+            match local {
+                // Selected by the connect: a port can have connections to several peers.
+                Some(local) if local.port() == 0 => {
+                    bind_without_port(socket.as_fd())?;
+                    bind(&socket, &local)?;
+                }
+                Some(local) => {
+                    // The port may have connections, earlier ones or those of a shared endpoint.
+                    sockopt::set_socket_reuseaddr(&socket, true)?;
+                    bind(&socket, &local)?;
+                }
+                None => {}
             }
             Ok(socket)
         });
@@ -119,7 +129,8 @@ impl SocketRnic {
             Err(Errno::ADDRNOTAVAIL) if local.is_some_and(|local| local.port() != 0) => {
                 return Err(ConnectError::ConnectionExists);
             }
-            Err(error) => return Err(connect_error(error, local)),
+            // The address is bound, without a port.
+            Err(error) => return Err(connect_error(error, None)),
         }
         let watched = self.watch(&socket, stream.0, EventFlags::OUT);
         watched.map_err(|error| connect_error(error, local))?;
@@ -243,8 +254,11 @@ impl SocketRnic {
             }
             let listener = listening.id;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
-                Ok(accepted) => Guarded::from(move_to_high_number(accepted)),
+            let accept = |socket: BorrowedFd<'_>| {
+                accept_with(socket, flags).map(|it| Guarded::from(move_to_high_number(it)))
+            };
+            let accepted = match ConnectionSocket::create(|| listening.socket.with(accept)) {
+                Ok(accepted) => accepted,
                 Err(Errno::AGAIN) => return,
                 // Error of a connection that was reset meanwhile, or a signal.
                 Err(error) if is_of_one_connection(error) => continue,

@@ -18,6 +18,8 @@ pub enum EventKind {
     RouteResolved = 2,
     /// Connection request of a peer.
     ConnectRequest = 4,
+    /// Acceptance by the peer of a connection that the program establishes ([`Id::establish`]).
+    ConnectResponse = 5,
     /// Failure of the connection, for another reason than those below.
     ConnectError = 6,
     /// No response from the peer.

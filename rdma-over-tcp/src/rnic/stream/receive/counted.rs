@@ -1,0 +1,34 @@
+//! Writes at a queue pair of [`QpService::Rc`](crate::rnic::QpService): they need a right of the queue pair, and are
+//! counted for the acknowledgment.
+
+use super::Receiver;
+use crate::{
+    ddp::TaggedSegment,
+    error::WireError,
+    rnic::{memory::registration::Access, objects::id::QpId, tables::Objects},
+};
+
+impl Receiver {
+    /// Processes a segment of a Write.
+    // Not inlined: the Write of the other service stays as small as it is without acknowledgments.
+    #[inline(never)]
+    pub(super) fn counted_write(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        segment: &TaggedSegment,
+        payload: &[u8],
+    ) -> Result<(), WireError> {
+        let Objects { qps, regions, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
+        if !payload.is_empty() && !qp.permits(Access::REMOTE_WRITE) {
+            return Err(WireError::OperationStreamCatastrophic);
+        }
+        let placed = self.place_write(qp, regions, segment, payload)?;
+        if let Some(octets) = placed.message_octets {
+            self.write_octets = octets;
+            self.executed = self.executed.wrapping_add(1);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! QP numbers: `k * 65536 + P`, where P is the port of a listener of this process, and k the index of a
+//! queue pair of this port.
+//!
+//! Numbers of one port are used in turn, so that a number is reused as late as possible.
+
+/// Queue pairs of one port.
+const QPS_PER_PORT: usize = 256;
+/// Number of the multicast queue pair, which no other queue pair may have.
+const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// Numbers of one port.
+#[derive(Debug)]
+struct Port {
+    port: u16,
+    used: [bool; QPS_PER_PORT],
+    /// First index to consider next.
+    next: usize,
+}
+
+/// Numbers of all ports.
+#[derive(Debug, Default)]
+pub(super) struct QpNumbers(Vec<Port>);
+
+/// Returns the port in a QP number.
+pub(super) const fn port(number: u32) -> u16 {
+    number as u16
+}
+
+impl QpNumbers {
+    /// Adds a port on which the process listens.
+    pub(super) fn add(&mut self, port: u16) {
+        self.0.push(Port { port, used: [false; QPS_PER_PORT], next: 0 });
+    }
+
+    /// Returns true if the process listens on a port.
+    pub(super) fn has(&self, port: u16) -> bool {
+        self.0.iter().any(|it| it.port == port)
+    }
+
+    /// Allocates a number; `None`: all are in use.
+    pub(super) fn allocate(&mut self) -> Option<u32> {
+        self.0.iter_mut().find_map(|Port { port, used, next }| {
+            let number = |index: usize| (index as u32) << 16 | u32::from(*port);
+            let indexes = (0..QPS_PER_PORT).map(|step| (*next + step) % QPS_PER_PORT);
+            let is_free = |index: &usize| !used[*index] && number(*index) != MULTICAST_QPN;
+            let index = { indexes }.find(is_free)?;
+            used[index] = true;
+            let found = number(index);
+            *next = index + 1;
+            Some(found)
+        })
+    }
+
+    /// Releases a number.
+    pub(super) fn release(&mut self, number: u32) {
+        let of = self.0.iter_mut().find(|it| it.port == port(number));
+        if let Some(used) = of.and_then(|of| of.used.get_mut((number >> 16) as usize)) {
+            *used = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_port_are_used_in_turn() {
+        let mut numbers = QpNumbers::default();
+        assert_eq!(numbers.allocate(), None);
+        numbers.add(4000);
+        assert_eq!((numbers.allocate(), numbers.allocate()), (Some(4000), Some(0x1_0000 + 4000)));
+        numbers.release(4000);
+        for index in 2..256 {
+            assert_eq!(numbers.allocate(), Some(index << 16 | 4000));
+        }
+        assert_eq!(numbers.allocate(), Some(4000), "released before");
+        assert_eq!(numbers.allocate(), None);
+        numbers.add(4001);
+        assert_eq!(numbers.allocate().map(port), Some(4001));
+        numbers.release(0x7_0000 + 4000);
+        assert_eq!(numbers.allocate(), Some(0x7_0000 + 4000));
+        numbers.release(0x7_0000 + 5000);
+    }
+
+    #[test]
+    fn multicast_number_is_never_allocated() {
+        let mut numbers = QpNumbers::default();
+        numbers.add(65_535);
+        let all: Vec<_> = std::iter::from_fn(|| numbers.allocate()).collect();
+        assert_eq!((all.len(), all.contains(&MULTICAST_QPN)), (255, false));
+    }
+}
