@@ -190,13 +190,19 @@ impl Rnic {
         if let Some(qp) = self.objects.qps.get_mut(id) {
             qp.id = id;
         }
-        for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
+        self.pin_parents(id);
+        Ok(id)
+    }
+
+    /// Pins the objects of a queue pair.
+    pub(super) fn pin_parents(&mut self, id: QpId) {
+        let Some(&Qp { pd, receive_cq, srq, ref sends, .. }) = self.objects.qps.get(id) else {
+            return;
+        };
+        let keys = [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(sends.cq)];
+        for key in keys.into_iter().chain(srq.map(Key::Srq)) {
             self.objects.pin(key);
         }
-        if let Some(srq) = srq {
-            self.objects.pin(Key::Srq(srq));
-        }
-        Ok(id)
     }
 
     /// Registers `notification` for the events of a queue pair ([`QpEvent`](crate::rnic::QpEvent)).

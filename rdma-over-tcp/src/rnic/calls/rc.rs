@@ -191,26 +191,16 @@ impl Rnic {
             stream: None,
             stats: QpStats::default(),
         });
-        let inserted = twin.ok_or(VerbError::InvalidArgument).and_then(|twin| {
-            let keys = [Key::Pd(twin.pd), Key::Cq(twin.receive_cq), Key::Cq(twin.sends.cq)];
-            let srq = twin.srq;
-            let qps = &mut self.objects.qps;
-            let twin = qps.insert(twin).map_err(|_| VerbError::NoResources)?;
-            Ok((twin, keys, srq))
-        });
+        let inserted = twin
+            .ok_or(VerbError::InvalidArgument)
+            .and_then(|twin| self.objects.qps.insert(twin).map_err(|_| VerbError::NoResources));
         match inserted {
-            Ok((twin, keys, srq)) => {
-                keys.into_iter().for_each(|key| self.objects.pin(key));
+            Ok(twin) => {
+                self.pin_parents(twin);
                 self.objects.pin(Key::Qp(id));
-                if let Some(srq) = srq {
-                    self.objects.pin(Key::Srq(srq));
-                }
-                Ok(twin)
             }
-            Err(error) => {
-                self.objects.regions.release_token(sink_token);
-                Err(error)
-            }
+            Err(_) => self.objects.regions.release_token(sink_token),
         }
+        inserted
     }
 }

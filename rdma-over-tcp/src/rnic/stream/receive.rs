@@ -295,7 +295,7 @@ impl Receiver {
         let Objects { qps, regions, .. } = objects;
         let Some(qp) = qps.get_mut(id) else { return Ok(()) };
         if qp.is_rc() {
-            return self.counted_write(objects, id, segment, payload);
+            return self.counted_write((qp, regions), segment, payload);
         }
         self.place_write(qp, regions, segment, payload).map(drop)
     }

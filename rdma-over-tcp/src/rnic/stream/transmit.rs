@@ -37,13 +37,9 @@ use offload_engine::memory::Span;
 pub(super) use self::message::{Outstanding, Response};
 use self::{
     acknowledgments::Acknowledgments,
-    message::{Message, OutboundMessage},
+    message::{Message, NextCut, OutboundMessage},
 };
-use super::{
-    failure::Failure,
-    inbound_read::InboundRequest,
-    sizes::{ListLimits, ulpdu_max},
-};
+use super::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits};
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
     mpa::{Encoder, GatherList, Slab, startup::RtrKind},
@@ -339,22 +335,17 @@ impl Transmitter {
                     Started::Begun => {}
                 }
             }
-            let Some(Message { source, segmenter, is_copied }) = &mut self.message else {
-                return Ok(());
+            let Some(message) = &mut self.message else { return Ok(()) };
+            let cut = match message.next_cut(self.size, self.markers, limits, builder.octets) {
+                NextCut::NoRoom => return Ok(()),
+                NextCut::End => {
+                    self.message = None;
+                    continue;
+                }
+                NextCut::Cut(cut) => cut,
             };
-            let is_copied = *is_copied;
-            let header_octets = source.header_octets();
-            let message = (header_octets, segmenter.remaining() as usize);
-            let cut = match ulpdu_max(self.size, self.markers, limits, builder.octets, message) {
-                Some(mulpdu) => segmenter.next(mulpdu, header_octets),
-                None => return Ok(()),
-            };
-            let Some(cut) = cut else {
-                self.message = None;
-                continue;
-            };
-            let header = source.header(cut.offset, cut.last);
-            match *source {
+            let header = message.source.header(cut.offset, cut.last);
+            match message.source {
                 OutboundMessage::Response(read) => {
                     let range = (cut.offset, cut.octets);
                     self.push_response(qp.user(), regions, read, &header, range, builder)?;
@@ -365,7 +356,7 @@ impl Transmitter {
                     qp.stats.atomic_responses += 1;
                 }
                 _ => {
-                    let is_counted = source.is_counted();
+                    let (is_copied, is_counted) = (message.is_copied, message.source.is_counted());
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(builder, &header, is_copied);
                     if cut.last {

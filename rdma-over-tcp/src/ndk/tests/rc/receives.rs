@@ -237,8 +237,7 @@ fn changed_time_applies_to_a_waiting_message() {
     assert_eq!(active.outcomes(), [(1, WcStatus::RnrRetryExceeded)]);
 }
 
-// What has arrived before the peer's FIN still completes, if this end has no requests that the peer would have to
-// execute.
+// Data that has arrived before the peer's FIN completes its receives, unless this end has outstanding requests.
 #[test]
 pub(super) fn waiting_messages_of_a_closed_peer() {
     for has_request in [false, true] {

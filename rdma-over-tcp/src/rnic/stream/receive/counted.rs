@@ -5,7 +5,10 @@ use super::Receiver;
 use crate::{
     ddp::TaggedSegment,
     error::WireError,
-    rnic::{memory::registration::Access, objects::id::QpId, tables::Objects},
+    rnic::{
+        memory::{region::Regions, registration::Access},
+        queues::qp::Qp,
+    },
 };
 
 impl Receiver {
@@ -14,13 +17,10 @@ impl Receiver {
     #[inline(never)]
     pub(super) fn counted_write(
         &mut self,
-        objects: &mut Objects,
-        id: QpId,
+        (qp, regions): (&mut Qp, &Regions),
         segment: &TaggedSegment,
         payload: &[u8],
     ) -> Result<(), WireError> {
-        let Objects { qps, regions, .. } = objects;
-        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
         if !payload.is_empty() && !qp.permits(Access::REMOTE_WRITE) {
             return Err(WireError::OperationStreamCatastrophic);
         }

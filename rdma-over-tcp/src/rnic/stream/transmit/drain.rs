@@ -5,7 +5,7 @@ use offload_engine::memory::Span;
 
 use super::{
     ListBuilder, Transmitter,
-    message::{Message, OutboundMessage},
+    message::{NextCut, OutboundMessage},
 };
 use crate::{
     mpa::GatherList,
@@ -13,7 +13,7 @@ use crate::{
     rnic::{
         memory::{region::Regions, registration::User},
         queues::qp::TransmitOutcome,
-        stream::{failure::Failure, sizes::ListLimits, sizes::ulpdu_max},
+        stream::{failure::Failure, sizes::ListLimits},
         transport::LlpStream,
     },
 };
@@ -84,19 +84,17 @@ impl Transmitter {
             if self.message.is_none() && !self.start_response(user, regions)? {
                 return Ok(());
             }
-            let Some(Message { source, segmenter, .. }) = &mut self.message else { return Ok(()) };
-            let header_octets = source.header_octets();
-            let message = (header_octets, segmenter.remaining() as usize);
-            let cut = match ulpdu_max(self.size, self.markers, limits, builder.octets, message) {
-                Some(mulpdu) => segmenter.next(mulpdu, header_octets),
-                None => return Ok(()),
+            let Some(message) = &mut self.message else { return Ok(()) };
+            let cut = match message.next_cut(self.size, self.markers, limits, builder.octets) {
+                NextCut::NoRoom => return Ok(()),
+                NextCut::End => {
+                    self.message = None;
+                    continue;
+                }
+                NextCut::Cut(cut) => cut,
             };
-            let Some(cut) = cut else {
-                self.message = None;
-                continue;
-            };
-            let header = source.header(cut.offset, cut.last);
-            match *source {
+            let header = message.source.header(cut.offset, cut.last);
+            match message.source {
                 OutboundMessage::Response(read) => {
                     let range = (cut.offset, cut.octets);
                     self.push_response(user, regions, read, &header, range, builder)?;

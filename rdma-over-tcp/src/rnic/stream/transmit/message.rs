@@ -3,12 +3,18 @@
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
     rdmap::{
-        ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, AtomicRequest, AtomicResponse,
+        ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, AtomicRequest, AtomicResponse, Cut,
         IMMEDIATE_OCTETS, PendingRead, READ_REQUEST_OCTETS, ReadRequest, Segmenter, SendKind,
         atomic_request_header, atomic_response_header, immediate_header, read_request_header,
         read_response_header, send_header, write_header,
     },
-    rnic::stream::inbound_read::InboundRead,
+    rnic::{
+        config::FpduSize,
+        stream::{
+            inbound_read::InboundRead,
+            sizes::{ListLimits, ulpdu_max},
+        },
+    },
 };
 
 /// Header fields of a message, with its numbers.
@@ -30,6 +36,37 @@ pub(super) struct Message {
     pub(super) segmenter: Segmenter,
     /// True if its payload is copied.
     pub(super) is_copied: bool,
+}
+
+/// Next segment of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NextCut {
+    /// The message waits for the next list.
+    NoRoom,
+    /// All segments are cut.
+    End,
+    Cut(Cut),
+}
+
+impl Message {
+    /// Cuts the next segment, after `filled` bytes of a list.
+    #[inline(always)]
+    pub(super) fn next_cut(
+        &mut self,
+        size: FpduSize,
+        markers: bool,
+        limits: ListLimits,
+        filled: usize,
+    ) -> NextCut {
+        let header_octets = self.source.header_octets();
+        let message = (header_octets, self.segmenter.remaining() as usize);
+        match ulpdu_max(size, markers, limits, filled, message) {
+            None => NextCut::NoRoom,
+            Some(mulpdu) => {
+                self.segmenter.next(mulpdu, header_octets).map_or(NextCut::End, NextCut::Cut)
+            }
+        }
+    }
 }
 
 impl OutboundMessage {
