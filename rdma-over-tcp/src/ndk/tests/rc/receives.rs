@@ -181,11 +181,13 @@ pub(super) fn partly_sent_request_is_suspended() {
     let (active, passive) = connected(&mut bench);
     bench.window = 64 * 1024;
     active.fill(0, LARGE, 5);
+    let sent = || active.adapter.with(|rnic, _| rnic.counters().fpdu_out_octets);
+    let before = sent();
     active.send(1, 0, 10);
     active.write(2, (0, LARGE), passive.remote(LARGE));
     bench.settle();
-    let sent = || active.adapter.with(|rnic, _| rnic.counters().fpdu_out_octets);
     let suspended = sent();
+    assert!(suspended - before < LARGE as u64 / 2, "most of the Write is not sent");
     passive.read(5, (0, 1000), active.remote(0));
     bench.settle();
     assert_eq!(passive.outcomes(), success([5]));
