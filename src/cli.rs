@@ -15,12 +15,14 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     adapter,
     cmd::{
+        completions::{self, CompletionsArgs},
         doctor::{self, DoctorArgs},
         hand_over::{self, OffloadArgs, UploadArgs},
         lab::{
             self, LabArgs,
             node::{self, LabNodeArgs},
         },
+        man_pages::{self, ManPagesArgs},
         nc::{self, NcArgs},
         perf::{self, PerfArgs},
         plot::{self, PlotArgs},
@@ -39,13 +41,14 @@ use crate::{
         stdout::{self, Stdout},
         write_document,
     },
+    version,
 };
 
 /// A software RDMA adapter in user space: verbs programs, iWARP, and a TCP chimney on a TAP
 ///
 /// Requires Linux, but no RDMA adapter or kernel module. TAP nodes require TUN, and root or a user namespace.
 #[derive(Parser, Debug)]
-#[command(name = "flue", version, max_term_width = 100, after_help = exit_status_help())]
+#[command(name = "flue", version = version::VERSION.as_str(), max_term_width = 100, after_help = exit_status_help())]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]
@@ -57,10 +60,12 @@ pub struct Cli {
 #[allow(missing_docs, reason = "a comment on a variant would replace its help")]
 pub enum Command {
     Bench(Box<BenchArgs>),
+    Completions(CompletionsArgs),
     Doctor(DoctorArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
     LabNode(LabNodeArgs),
+    ManPages(ManPagesArgs),
     Nc(Box<NcArgs>),
     Offload(OffloadArgs),
     Perf(Box<PerfArgs>),
@@ -84,11 +89,18 @@ impl Command {
                 DocumentTo::Stdout,
                 false,
             ),
+            Self::Completions(_) => (
+                "completions",
+                OutputArgs { quiet: false, trace: false, json: false },
+                DocumentTo::Stdout,
+                false,
+            ),
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
                 (lab::NODE_COMMAND, args.output_args(), DocumentTo::Stderr, args.verbose)
             }
+            Self::ManPages(args) => ("man-pages", args.output, DocumentTo::Stdout, false),
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
             Self::Perf(args) => ("perf", args.output_args(), DocumentTo::Stdout, args.verbose),
@@ -113,10 +125,12 @@ impl Command {
 
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
-            Self::Bench(args) => flue_bench::run(args, console),
+            Self::Bench(args) => flue_bench::run(args, version::BUILD, console),
+            Self::Completions(args) => completions::run(args, console),
             Self::Doctor(args) => doctor::run(args, console),
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
+            Self::ManPages(args) => man_pages::run(args, console),
             Self::Nc(args) => nc::run(args, console),
             Self::Offload(args) => hand_over::run(&args.common, Destination::Target, console),
             Self::Perf(args) => perf::run(args, console),

@@ -60,12 +60,11 @@ use clap::{Args, Subcommand};
 use flue_network::environment;
 use flue_report::{Console, Document, failure::Failure};
 
-pub use self::namespaces::JoinArgs;
 use self::{
     baseline::BaselineArgs,
     contest::{Group, Job, Need},
     installed::Installed,
-    machine::{Build, Machine},
+    machine::Machine,
     namespaces::Namespaces,
     outcome::{Contest, Report, Score, Settings},
     pace::{Pace, ResampleCounts},
@@ -75,6 +74,7 @@ use self::{
     syscalls::{Calls, EndCalls},
     tools::Tools,
 };
+pub use self::{machine::Build, namespaces::JoinArgs};
 
 /// Limit of rounds for the points of charts.
 const PLOT_ROUNDS_MAX: u32 = 3;
@@ -175,20 +175,20 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("expected seconds, {} to {}", SECONDS.start(), SECONDS.end()))
 }
 
-/// Runs `flue bench`. Call it before the process has a second thread.
+/// Runs `flue bench` of `build`. Call it before the process has a second thread.
 ///
 /// # Errors
 /// A prerequisite is missing; flue could not be measured; or, with `--check`, a goal is missed.
-pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+pub fn run(args: &BenchArgs, build: Build, console: &mut Console<'_>) -> Result<(), Failure> {
     match &args.part {
         Some(BenchPart::Baseline(args)) => baseline::run(args, console),
         Some(BenchPart::Join(args)) => args.run(),
         Some(BenchPart::Hold) => namespaces::hold(),
-        None => run_bench(args, console),
+        None => run_bench(args, build, console),
     }
 }
 
-fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+fn run_bench(args: &BenchArgs, build: Build, console: &mut Console<'_>) -> Result<(), Failure> {
     let groups = chosen(args)?;
     if args.list {
         list(&groups, console);
@@ -206,7 +206,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let installed = installed::search(&scratch.0, &needs);
     let signals =
         Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
-    let mut report = new_report(args, &namespaces, &installed);
+    let mut report = new_report(args, build, &namespaces, &installed);
     show_setup(&report, console);
     let programs = installed.programs.clone();
     let tools = Tools::new(&namespaces, &signals, args.seconds, args.mtu, programs);
@@ -256,10 +256,15 @@ fn list(groups: &[Group], console: &mut Console<'_>) {
     console.print(table);
 }
 
-fn new_report(args: &BenchArgs, namespaces: &Namespaces, installed: &Installed) -> Report {
+fn new_report(
+    args: &BenchArgs,
+    flue: Build,
+    namespaces: &Namespaces,
+    installed: &Installed,
+) -> Report {
     let plot_rounds = if args.quick { 1 } else { args.rounds.min(PLOT_ROUNDS_MAX) };
     Report {
-        flue: Build::read(),
+        flue,
         date: machine::now(),
         command: std::env::args().collect(),
         machine: Machine::read(),

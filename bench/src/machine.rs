@@ -1,9 +1,7 @@
 //! Machine, build and date, for comparing results.
 
 use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
+    fs,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -26,17 +24,17 @@ pub(super) struct Machine {
     pub(super) is_virtual: bool,
 }
 
-/// Properties of this build of flue.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Build {
+/// Properties of a build of flue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Build {
     /// Version of flue.
-    pub(super) version: &'static str,
-    /// Commit of the source tree that contains the program, if any.
-    pub(super) commit: Option<String>,
-    /// True if that tree has uncommitted changes.
-    pub(super) is_changed: Option<bool>,
+    pub version: &'static str,
+    /// Commit of the sources, if known.
+    pub commit: Option<&'static str>,
+    /// True if the sources had uncommitted changes.
+    pub is_changed: Option<bool>,
     /// "release" or "debug"; results of a debug build are meaningless.
-    pub(super) profile: &'static str,
+    pub profile: &'static str,
 }
 
 impl Machine {
@@ -70,35 +68,6 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 fn memory_bytes(meminfo: &str) -> Option<u64> {
     let kib = field(meminfo, "MemTotal")?.strip_suffix(" kB")?;
     kib.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-impl Build {
-    /// Reads the properties of the running program.
-    pub(super) fn read() -> Self {
-        let root = env::current_exe().ok().and_then(|program| tree_of(&program));
-        let git = |words: &[&str]| {
-            let mut command = Command::new("git");
-            command.arg("-C").arg(root.as_ref()?).args(words).stdin(Stdio::null());
-            let output = command.output().ok().filter(|output| output.status.success())?;
-            Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        };
-        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-        Self {
-            version: env!("CARGO_PKG_VERSION"),
-            commit: git(&["rev-parse", "HEAD"]).filter(|commit| !commit.is_empty()),
-            is_changed: git(&["status", "--porcelain"]).map(|changes| !changes.is_empty()),
-            profile,
-        }
-    }
-}
-
-/// Returns the source tree whose `target` directory contains `program`.
-fn tree_of(program: &Path) -> Option<PathBuf> {
-    let is_ours = |directory: &&Path| {
-        let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap_or_default();
-        manifest.lines().any(|line| line == r#"name = "flue""#) && directory.join(".git").exists()
-    };
-    program.ancestors().find(is_ours).map(Path::to_path_buf)
 }
 
 /// Returns the current time, UTC, in the format of RFC 3339.
@@ -160,15 +129,5 @@ mod tests {
         assert_eq!(memory_bytes("MemTotal: much\n"), None);
         let machine = Machine::read();
         assert!(machine.kernel.starts_with("Linux ") && machine.cores > Some(0));
-    }
-
-    #[test]
-    fn source_tree_of_program_is_found() {
-        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let program = tree.join("target/release/flue");
-        if tree.join(".git").exists() {
-            assert_eq!(tree_of(&program).as_deref(), Some(tree));
-        }
-        assert_eq!(tree_of(Path::new("/usr/bin/flue")), None);
     }
 }

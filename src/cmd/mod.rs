@@ -1,8 +1,10 @@
 //! The commands, one module each.
 
+pub mod completions;
 pub mod doctor;
 pub mod hand_over;
 pub mod lab;
+pub mod man_pages;
 pub mod nc;
 pub mod perf;
 pub mod plot;

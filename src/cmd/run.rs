@@ -9,6 +9,7 @@
 mod directory;
 mod files;
 mod launcher;
+mod library;
 mod preload;
 mod process;
 mod program;
@@ -39,6 +40,7 @@ use flue_verbs_abi::settings;
 use host_stack::node::Progress;
 use rustix::fs::StatVfsMountFlags;
 
+pub use self::library::find_library;
 use self::{directory::Directory, usage::Usage};
 use crate::{failure::Failure, options::NodeArgs, report::Console};
 
@@ -69,8 +71,8 @@ pub struct RunArgs {
     #[arg(
         required = true,
         trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
+        value_name = "PROGRAM",
+        value_hint = clap::ValueHint::CommandWithArguments
     )]
     pub program: Vec<OsString>,
 
@@ -84,7 +86,8 @@ pub struct RunArgs {
 
     /// Use this file as libflue_verbs.so [env: FLUE_VERBS_LIBRARY]
     ///
-    /// Default: next to the flue executable, or in ../lib/flue.
+    /// Default: next to the flue executable, in ../lib/flue, ../lib/MACHINE-linux-gnu/flue or ../lib64/flue, otherwise
+    /// the copy in the executable.
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
 
@@ -468,36 +471,6 @@ fn check_mount(library: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the file of the library: as configured, next to this executable, or in the directories used by packages and
-/// cargo.
-///
-/// # Errors
-/// [`Failure::lacking`]: not found.
-pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, Failure> {
-    let configured =
-        configured.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
-    if let Some(file) = configured {
-        return fs::canonicalize(&file)
-            .map_err(|error| Failure::lacking(format!("library {}: {error}", file.display())));
-    }
-    let executable = env::current_exe()
-        .and_then(fs::canonicalize)
-        .map_err(|error| Failure::lacking(format!("path of the flue executable: {error}")))?;
-    let beside = executable.parent().unwrap_or_else(|| Path::new("/"));
-    // Next to the executable; of an installation under one prefix; built by cargo as a dependency.
-    let places = [beside.to_owned(), beside.join("../lib/flue"), beside.join("deps")];
-    let found =
-        places.iter().find_map(|place| place.join(settings::LIBRARY_FILE).canonicalize().ok());
-    found.ok_or_else(|| {
-        let file = settings::LIBRARY_FILE;
-        Failure::lacking(format!(
-            "library {file}: not found in {} or ../lib/flue",
-            beside.display()
-        ))
-        .with_hint("cargo build --release -p flue-verbs, or set --library FILE")
-    })
-}
-
 /// Returns a colon-separated list of the loader, without empty elements.
 fn list<'a>(elements: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let elements: Vec<_> = elements.into_iter().filter(|it| !it.is_empty()).collect();
@@ -528,6 +501,18 @@ mod tests {
         assert_eq!(args.node.node.pcap, None);
         assert_eq!(parse("flue rping -s -- --rtr").program, ["rping", "-s", "--", "--rtr"]);
         assert!(Command::try_parse_from(["flue", "--mpa-crc", "off"]).is_err(), "no program");
+    }
+
+    #[test]
+    fn unknown_option_is_not_the_program() {
+        for (line, similar) in
+            [("flue --ta x -- rping", "'--tap'"), ("flue --divice x", "'--device'")]
+        {
+            let error = Command::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{line}");
+            assert!(error.to_string().contains(similar), "{line}: {error}");
+        }
+        assert_eq!(parse("flue -- -program -s").program, ["-program", "-s"]);
     }
 
     #[test]
