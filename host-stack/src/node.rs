@@ -4,13 +4,14 @@
 //!
 //! [`Core`] is passive: engine, clients, and the host stack unless it has its own thread. [`Core::poll`] is one
 //! iteration; time is its argument. Simulations use it directly, or [`Cores`] for a device with several queues.
-//! [`Node`] owns a clock and runs the loop in one of two modes:
+//! [`Node`] owns a clock and runs the loop in one of three modes:
 //!
 //! * *Automatic progress*: one thread runs the engine, a second one the host stack. Both poll while there is work and
 //!   for [`NodeConfig::spin`] longer. Then they sleep in poll(2) on the link's descriptor and their doorbell. A caller
 //!   that posts ([`Node::with`]) takes the core's lock and transmits on its own thread, so no thread switch delays a
 //!   post.
 //! * *Manual progress*: no thread. The loop runs inside [`Node::wait`], on the caller's thread.
+//! * *Shared progress*: as manual progress, and a thread runs the loop while no caller does ([`Presence`]).
 //!
 //! A node has one or more clients ([`Node::register`]), which share its device and addresses and are otherwise
 //! independent. A [`Node`] is a typed handle of one client, through which calls reach that client's state; lower layers
@@ -45,7 +46,7 @@ use offload_engine::{
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
-    runtime::{LAST_ACK_REPEATS, Monitor},
+    runtime::{LAST_ACK_REPEATS, Monitor, Presence},
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -95,6 +96,8 @@ impl NodeConfig {
 /// has lost segments. A peer whose FIN is not acknowledged would otherwise retransmit it until its timeout.
 pub struct Node<C: NodeClient> {
     shared: Arc<Monitor<Core>>,
+    /// Record of the callers that drive the shard; with shared progress.
+    presence: Option<Arc<Presence>>,
     // Dropped before the threads: a node ends when its last client has unregistered.
     membership: Arc<Membership>,
     threads: Arc<Threads>,
@@ -130,6 +133,8 @@ struct Threads {
     /// True if the host stack, on its own thread, has no more frames to send. Its doorbells are rung afterwards.
     host_is_silent: Arc<AtomicBool>,
     shards: Vec<Arc<Monitor<Core>>>,
+    /// With shared progress, of each shard.
+    presences: Vec<Arc<Presence>>,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -170,8 +175,16 @@ fn sleep_of_host(
 }
 
 /// Thread of an engine. After a lost link it also stops the other shards: they use the same device.
-fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_silent: &AtomicBool) {
-    own.engine_thread();
+fn engine_thread(
+    own: &Monitor<Core>,
+    presence: Option<&Presence>,
+    shards: &[Arc<Monitor<Core>>],
+    host_is_silent: &AtomicBool,
+) {
+    match presence {
+        Some(presence) => own.progress_thread(presence),
+        None => own.engine_thread(),
+    }
     let Err(failure) = own.wait(Some(own.now()), |_, _| None::<()>) else { return };
     if failure == WaitError::TimedOut {
         // The node was dropped.
@@ -230,34 +243,46 @@ impl<C: NodeClient> Node<C> {
             .collect::<io::Result<Vec<_>>>()?;
         let Cores { shards: mut cores, host, host_doorbell, requests } =
             Cores::new(links, engine, host, client)?;
-        let own_host = if progress == Progress::Manual && cores.len() == 1 {
+        let own_host = if progress != Progress::Automatic && cores.len() == 1 {
             cores[0].host = Some(host);
             None
         } else {
             Some(host)
         };
-        let shared = |(core, descriptor): (Core, _)| {
+        let mut presences = Vec::new();
+        let mut shards = Vec::new();
+        for (core, descriptor) in cores.into_iter().zip(descriptors) {
             let doorbell = core.engine.doorbell().clone();
-            Arc::new(Monitor::new(core, doorbell, descriptor, spin, progress))
-        };
-        let shards = cores.into_iter().zip(descriptors).map(shared).collect::<Vec<_>>();
+            let mut shared = Monitor::new(core, doorbell, descriptor, spin, progress);
+            if progress == Progress::Shared {
+                let presence = Arc::new(Presence::new()?);
+                let of_callbacks = presence.clone();
+                shared = shared.with_progress_thread(Box::new(move || of_callbacks.request()));
+                presences.push(presence);
+            }
+            shards.push(Arc::new(shared));
+        }
         let host_is_silent = Arc::new(AtomicBool::new(false));
         let threads = Arc::new(Threads {
             host_is_silent: host_is_silent.clone(),
             shards: shards.clone(),
+            presences: presences.clone(),
             host_doorbell: host_doorbell.clone(),
             requests,
             handles: Mutex::default(),
         });
-        if progress == Progress::Automatic {
+        if progress != Progress::Manual {
             for (index, shared) in shards.iter().enumerate() {
                 let (shared, all) = (shared.clone(), shards.clone());
-                let host_is_silent = host_is_silent.clone();
+                let (presence, host_is_silent) =
+                    (presences.get(index).cloned(), host_is_silent.clone());
                 let name = match index {
                     0 => "flue-engine".into(),
                     _ => format!("flue-engine-{index}"),
                 };
-                threads.spawn(name, move || engine_thread(&shared, &all, &host_is_silent))?;
+                let run =
+                    move || engine_thread(&shared, presence.as_deref(), &all, &host_is_silent);
+                threads.spawn(name, run)?;
             }
         }
         if let Some(host) = own_host {
@@ -269,17 +294,25 @@ impl<C: NodeClient> Node<C> {
             };
             threads.spawn("flue-host".into(), run)?;
         }
-        let node = |shared| Self::of(shared, threads.clone(), Clients::FIRST);
-        Ok(shards.into_iter().map(node).collect())
+        let node = |(index, shared)| {
+            let presence = presences.get(index).cloned();
+            Self::of(shared, presence, threads.clone(), Clients::FIRST)
+        };
+        Ok(shards.into_iter().enumerate().map(node).collect())
     }
 
-    fn of(shared: Arc<Monitor<Core>>, threads: Arc<Threads>, client: ClientTag) -> Self {
+    fn of(
+        shared: Arc<Monitor<Core>>,
+        presence: Option<Arc<Presence>>,
+        threads: Arc<Threads>,
+        client: ClientTag,
+    ) -> Self {
         let membership = Membership {
             client,
             requests: shared.with_core(|core, _| core.requests.clone()),
             engine_doorbell: shared.doorbell().clone(),
         };
-        Self { shared, membership: Arc::new(membership), threads, client: PhantomData }
+        Self { shared, presence, membership: Arc::new(membership), threads, client: PhantomData }
     }
 
     /// Registers another client with this shard of the node: `client` creates it from its port to the host stack. It
@@ -292,7 +325,7 @@ impl<C: NodeClient> Node<C> {
         client: impl FnOnce(SocketPort) -> D,
     ) -> Result<Node<D>, TooManyClients> {
         let tag = self.shared.with(|core, _| core.register(client))?;
-        Ok(Node::of(self.shared.clone(), self.threads.clone(), tag))
+        Ok(Node::of(self.shared.clone(), self.presence.clone(), self.threads.clone(), tag))
     }
 
     /// Current time of the node.
@@ -313,15 +346,39 @@ impl<C: NodeClient> Node<C> {
     /// Calls `f` on the client, and sends the resulting frames before it returns.
     pub fn with<R>(&self, f: impl FnOnce(&mut C, &mut Connections, Instant) -> R) -> R {
         let client = self.membership.client;
-        self.shared
-            .with(|core, now| f(own(&mut core.clients, client), core.engine.connections(), now))
+        let result = self
+            .shared
+            .with(|core, now| f(own(&mut core.clients, client), core.engine.connections(), now));
+        // The consumer may have requested a notification, and be about to sleep.
+        self.expect_sleep();
+        result
+    }
+
+    /// Reports that the caller may sleep in a system call of its own: with shared progress, the node's thread runs the
+    /// loop.
+    pub fn expect_sleep(&self) {
+        if let Some(presence) = &self.presence {
+            presence.request();
+        }
+    }
+
+    /// Runs `wait`, which runs the loop with shared progress.
+    fn while_present<R>(&self, wait: impl FnOnce() -> R) -> R {
+        match &self.presence {
+            Some(presence) => self.shared.with_presence(presence, wait),
+            None => wait(),
+        }
     }
 
     /// Calls `f` on the client, as [`Node::with`]; `f` returns when the effects must be flushed. Deferred work must be
     /// visible in [`NodeClient::has_input`]. With manual progress it is done in the next run of the loop.
     pub fn with_lazily(&self, f: impl FnOnce(&mut C) -> Urgency) {
         let client = self.membership.client;
-        self.shared.with_lazily(|core| f(own(&mut core.clients, client)));
+        let f = |core: &mut Core| f(own(&mut core.clients, client));
+        match &self.presence {
+            Some(presence) => self.shared.post_lazily(presence, f),
+            None => self.shared.with_lazily(f),
+        }
     }
 
     /// Calls `f` on the engine of this shard: counters, link, connections.
@@ -339,7 +396,7 @@ impl<C: NodeClient> Node<C> {
     /// Sends a request to the host stack. With manual progress it is handled when the loop runs.
     pub fn request(&self, request: Request) {
         self.threads.requests.request(request);
-        if self.progress() == Progress::Manual {
+        if self.progress() != Progress::Automatic {
             self.shared.doorbell().ring();
         }
     }
@@ -393,7 +450,7 @@ impl<C: NodeClient> Node<C> {
         let mut rows = self.rows(None);
         loop {
             let check_at = deadline.min(self.now() + LINGER_PAUSE);
-            match self.shared.wait_until(Some(check_at), || None::<()>) {
+            match self.while_present(|| self.shared.wait_until(Some(check_at), || None::<()>)) {
                 Ok(()) | Err(WaitError::TimedOut) => {}
                 Err(failure) => return Err(failure),
             }
@@ -442,8 +499,10 @@ impl<C: NodeClient> Node<C> {
     ) -> Result<R, WaitError> {
         let deadline = timeout.map(|timeout| self.now() + timeout);
         let client = self.membership.client;
-        self.shared.wait(deadline, |core, now| {
-            f(own(&mut core.clients, client), core.engine.connections(), now)
+        self.while_present(|| {
+            self.shared.wait(deadline, |core, now| {
+                f(own(&mut core.clients, client), core.engine.connections(), now)
+            })
         })
     }
 
@@ -458,13 +517,17 @@ impl<C: NodeClient> Node<C> {
         f: impl FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
         let deadline = timeout.map(|timeout| self.now() + timeout);
-        self.shared.wait_until(deadline, f)
+        self.while_present(|| self.shared.wait_until(deadline, f))
     }
 
-    /// Runs the loop once, with manual progress, for consumers that poll. With automatic progress the node's threads
-    /// run it, and this does nothing. Returns true if there was any work. Not for callbacks.
+    /// Runs the loop once, with manual or shared progress, for consumers that poll. With automatic progress the node's
+    /// threads run it, and this does nothing. Returns true if there was any work. Not for callbacks.
     pub fn progress_once(&self) -> bool {
-        self.progress() == Progress::Manual && self.shared.progress()
+        match (self.progress(), &self.presence) {
+            (Progress::Manual, _) => self.shared.progress(),
+            (Progress::Shared, Some(presence)) => self.shared.progress_of_poll(presence),
+            _ => false,
+        }
     }
 
     /// Makes every [`Node::wait`] re-evaluate its condition after a change outside the node.
@@ -477,6 +540,7 @@ impl<C: NodeClient> Clone for Node<C> {
     fn clone(&self) -> Self {
         Self {
             shared: self.shared.clone(),
+            presence: self.presence.clone(),
             threads: self.threads.clone(),
             membership: self.membership.clone(),
             client: PhantomData,
@@ -509,7 +573,7 @@ impl Threads {
     /// shards concurrently.
     fn finish_manual(&self) {
         match &self.shards[..] {
-            [shard, ..] if shard.progress_mode() == Progress::Automatic => {}
+            [shard, ..] if shard.progress_mode() != Progress::Manual => {}
             [shard] => finish(shard, &self.host_is_silent),
             // Joined one by one, which the race detector supports; it does not support the end of a scope.
             shards => std::thread::scope(|scope| {
@@ -537,6 +601,7 @@ impl Drop for Threads {
             shared.stop();
             shared.doorbell().ring();
         }
+        self.presences.iter().for_each(|presence| presence.request());
         self.host_doorbell.ring();
         if !std::thread::panicking() {
             self.finish_manual();

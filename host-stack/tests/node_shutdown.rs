@@ -126,11 +126,13 @@ fn shutdown(node: &Node<Streams>, handle: OffloadHandle) {
 }
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
-const WAYS: [(Progress, usize); 4] = [
+const WAYS: [(Progress, usize); 6] = [
     (Progress::Automatic, 1),
     (Progress::Manual, 1),
     (Progress::Automatic, 2),
     (Progress::Manual, 2),
+    (Progress::Shared, 1),
+    (Progress::Shared, 2),
 ];
 
 fn for_each_way(test: impl Fn(Bench)) {

@@ -66,6 +66,8 @@ const ASAN_ACCEPTS_PRELOADS: &str = "verify_asan_link_order=0";
 /// program leaves.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("tap", |tap| tap.default_value("").hide_default_value(true).value_parser(parse_tap)))]
+// The program polls: an engine thread would compete with it for the CPU.
+#[command(mut_arg("progress", |progress| progress.default_value("shared")))]
 pub struct RunArgs {
     /// The program and its arguments
     #[arg(
@@ -253,6 +255,7 @@ impl RunArgs {
             let own = NodeOptions {
                 tap: String::new(),
                 pcap: given.pcap.clone(),
+                progress: given.progress,
                 ..NodeOptions::default()
             };
             if *given != own || !self.map.is_empty() {
@@ -264,7 +267,7 @@ impl RunArgs {
         }
         if given.progress == Progress::Manual {
             return Err(Failure::usage(
-                "--progress manual: not supported: a program that blocks does not run the engine: use --progress auto",
+                "--progress manual: not supported: a program that blocks does not run the engine: use --progress shared",
             ));
         }
         for (index, one) in self.map.iter().enumerate() {

@@ -129,6 +129,11 @@ fn notice_after_the_check_ends_the_wait_without_threads() {
     notice_after_the_check_ends_the_wait(Progress::Manual);
 }
 
+#[test]
+fn notice_after_the_check_ends_the_wait_with_shared_progress() {
+    notice_after_the_check_ends_the_wait(Progress::Shared);
+}
+
 /// With manual progress a call runs the loop once, and reports whether there was work. Due callbacks have run when it
 /// returns. With automatic progress only the node's threads run the loop.
 #[test]
@@ -149,6 +154,18 @@ fn progress_once_runs_one_round() {
     assert!(node.with(|client, _, _| client.is_received));
     assert!(!node.progress_once(), "nothing is left");
     assert!(!start(Progress::Automatic).progress_once());
+}
+
+/// With shared progress the node's thread runs the loop without a wait or poll, also after a consumer has polled.
+#[test]
+fn shared_progress_does_not_depend_on_callers() {
+    let node = start(Progress::Shared);
+    for round in 0..2 {
+        assert_eq!(node.list(LIMIT), Ok(Vec::new()), "{round}");
+        (0..1000).for_each(|_| {
+            node.progress_once();
+        });
+    }
 }
 
 /// Permanent work does not extend a wait.
@@ -201,7 +218,7 @@ fn lost_link() -> Box<dyn Link> {
 #[test]
 fn lost_device_ends_every_wait() {
     let link_lost = WaitError::Link("no such device".into());
-    for progress in [Progress::Automatic, Progress::Manual] {
+    for progress in [Progress::Automatic, Progress::Manual, Progress::Shared] {
         let node = Node::start(lost_link(), config(progress), |_| NoticeClient::default()).unwrap();
         for _ in 0..2 {
             assert_eq!(node.wait_until(None, || None::<()>), Err(link_lost.clone()));
@@ -229,9 +246,12 @@ fn client_panic_ends_every_wait() {
 /// The thread that detects a panic stops the device. Each client is notified once, even if that notification panics.
 #[test]
 fn abandoned_node_notifies_every_client() {
-    for (progress, panics) in
-        [(Progress::Automatic, false), (Progress::Manual, false), (Progress::Automatic, true)]
-    {
+    for (progress, panics) in [
+        (Progress::Automatic, false),
+        (Progress::Manual, false),
+        (Progress::Automatic, true),
+        (Progress::Shared, false),
+    ] {
         let nodes = start_queues(2, progress);
         nodes[0].with(|client, _, _| client.panics = panics);
         if panics {
@@ -250,7 +270,7 @@ fn abandoned_node_notifies_every_client() {
 /// After the device is lost no thread runs the loop. Work deferred until a callback returns still completes.
 #[test]
 fn lost_device_callbacks_complete_deferred_work() {
-    for progress in [Progress::Automatic, Progress::Manual] {
+    for progress in [Progress::Automatic, Progress::Manual, Progress::Shared] {
         let node = start(progress);
         let (called, calls) = mpsc::channel();
         node.with(|client, _, _| {
@@ -276,7 +296,7 @@ fn panic_in_one_shard_ends_all() {
 /// Each shard has its lock, client and waits; the host stack answers to any of them on its own thread.
 #[test]
 fn shards_are_nodes_of_their_own() {
-    for progress in [Progress::Automatic, Progress::Manual] {
+    for progress in [Progress::Automatic, Progress::Manual, Progress::Shared] {
         let nodes = start_queues(2, progress);
         let mut engines = 0;
         nodes[0].with_engines(|_, _| engines += 1);
@@ -296,10 +316,11 @@ fn shards_are_nodes_of_their_own() {
 }
 
 /// A connection in the host stack, or offloaded, and the thread that runs the loop.
-const PLACES: [(OffloadPolicy, Progress); 3] = [
+const PLACES: [(OffloadPolicy, Progress); 4] = [
     (OffloadPolicy::Never, Progress::Automatic),
     (OffloadPolicy::Always, Progress::Automatic),
     (OffloadPolicy::Always, Progress::Manual),
+    (OffloadPolicy::Always, Progress::Shared),
 ];
 
 /// Two nodes on a memory link, and a connection between them.

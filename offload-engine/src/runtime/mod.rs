@@ -2,7 +2,8 @@
 //!
 //! A core implements [`Passive`]: `poll` is one iteration, time is its argument. [`Monitor`] owns it. With
 //! [`Progress::Automatic`] a thread runs the loop, with [`Progress::Manual`] the callers do while they wait or poll.
-//! [`Presence`] adds a background thread to manual progress, which takes over when no caller drives the core.
+//! [`Progress::Shared`] adds a background thread to manual progress, which runs the loop when no caller does
+//! ([`Presence`]).
 //!
 //! The runtime has no protocol: a node with its host stack and an adapter on kernel sockets are both cores of it.
 //! `models` tries every interleaving of its threads on a core of a few lines.
@@ -35,6 +36,9 @@ crate::option_enum! {
         /// The calling thread, while it waits or polls for completions
         // In `Monitor::wait` and `Monitor::progress`.
         Manual,
+        /// The calling thread, while it waits or polls for completions; otherwise a thread of the node
+        // As `Manual`, with `Monitor::progress_thread`.
+        Shared,
     }
 }
 

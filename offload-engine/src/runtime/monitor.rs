@@ -455,7 +455,7 @@ impl<K: Passive> Monitor<K> {
     }
 
     /// As [`Monitor::progress`]; `None` if another thread has the core.
-    pub fn try_progress(&self) -> Option<bool> {
+    pub(super) fn try_progress(&self) -> Option<bool> {
         self.state.try_lock().map(|state| self.progress_with(state))
     }
 
@@ -565,7 +565,7 @@ impl<K: Passive> Monitor<K> {
     ) -> Result<R, WaitError> {
         match self.progress {
             Progress::Automatic => self.wait_automatic(deadline, f),
-            Progress::Manual => self.wait_manual(deadline, f),
+            Progress::Manual | Progress::Shared => self.wait_manual(deadline, f),
         }
     }
 

@@ -1,16 +1,21 @@
 //! Background thread of a core that its consumers drive while they wait or poll.
 //!
 //! The thread runs the loop while no consumer does. Consumers are recorded in [`Presence`]: threads that wait are
-//! counted, and so are polls. While there are any, the thread dozes: it checks again every [`DOZE`], and the
-//! descriptors that wake the loop do not wake it. Otherwise it sleeps on them as any other sleeper.
+//! counted, and so are polls. While a thread waits, the background thread dozes: it checks again every [`DOZE`], and
+//! the descriptors that wake the loop do not wake it. Otherwise it sleeps on them as any other sleeper.
+//!
+//! A consumer that polls may drive the core with each poll, or poll only for a moment and then spin on memory that the
+//! core writes. The first must not be disturbed, the second must be served immediately. So the thread keeps a score of
+//! its checks ([`Usefulness`]): whether it found work that the consumer was not fetching. By this score it dozes, at most
+//! for [`DOZE`], or sleeps on the descriptors.
 //!
 //! While the thread sleeps on the descriptors, each post is sent immediately by the thread that posts. A consumer that
 //! posts large messages in sequence without a poll would then send each by itself. So after [`POSTS_MIN`] posts
 //! within one sleep, in which nothing has arrived, the thread dozes too, and flushes waiting posts whenever it wakes.
 //!
-//! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes, or that
-//! polls memory, is served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze
-//! immediately: a consumer is about to sleep in a system call of its own.
+//! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes is
+//! served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze immediately: a consumer
+//! is about to sleep in a system call of its own.
 //!
 //! The thread also calls the callbacks that consumers' threads must not call within their calls
 //! ([`Monitor::with_progress_thread`]).
@@ -49,15 +54,43 @@ struct Seen {
 
 /// Thread that drives the core.
 enum Driver {
-    /// Thread of a consumer that polls or waits.
+    /// Thread of a consumer that waits, or that posts and polls.
     Consumer,
     /// None: a consumer posts one request after the other, and nothing arrives. Waiting posts are sent once per
     /// [`DOZE`].
     Poster,
-    /// None recorded, unless a consumer is in a call.
-    Unseen,
+    /// None recorded, unless a consumer is in a call. True if one has polled since the last check.
+    Unseen { has_polled: bool },
     /// None: a consumer is about to sleep.
     None,
+}
+
+/// Score of the thread's checks while a consumer polls: high if the consumer fetches everything by itself.
+#[derive(Clone, Copy, Default)]
+struct Usefulness {
+    useless: u32,
+}
+
+impl Usefulness {
+    /// Score from which the thread dozes.
+    const DOZES_MIN: u32 = 4;
+    /// Highest score: the thread dozes for [`DOZE`].
+    const MAX: u32 = 8;
+
+    /// Records a check. `is_needed`: it found work that no consumer was fetching. Returns the time to doze; `None`: the
+    /// thread sleeps on the descriptors.
+    fn record(&mut self, has_polled: bool, is_needed: bool) -> Option<Duration> {
+        if is_needed {
+            // A consumer that alternates between polls and memory causes one useless check for each useful one.
+            self.useless = self.useless.saturating_sub(2);
+        } else if has_polled {
+            self.useless = (self.useless + 1).min(Self::MAX);
+        } else {
+            return None;
+        }
+        let dozes = self.useless >= Self::DOZES_MIN;
+        dozes.then(|| DOZE / (1 << (Self::MAX - self.useless)))
+    }
 }
 
 /// Record of the consumers that drive a core.
@@ -93,7 +126,7 @@ impl Presence {
     /// Records a poll by a consumer. A `busy` one, which found something to do, may have taken long and counts as
     /// several.
     #[inline]
-    pub fn polled(&self, busy: bool) {
+    fn polled(&self, busy: bool) {
         self.polls.fetch_add(if busy { POLLS_MIN } else { 1 }, Ordering::Relaxed);
     }
 
@@ -132,19 +165,19 @@ impl Presence {
             Driver::Consumer
         } else if is_requested {
             Driver::None
-        } else if has_polled || has_posted && dozes_without_polls <= POSTING_DOZES_MAX {
+        } else if has_posted && dozes_without_polls <= POSTING_DOZES_MAX {
             Driver::Consumer
         } else if has_posted {
             Driver::Poster
         } else {
-            Driver::Unseen
+            Driver::Unseen { has_polled }
         }
     }
 
-    fn doze(&self, is_stopping: impl Fn() -> bool) {
+    fn doze(&self, time: Duration, is_stopping: impl Fn() -> bool) {
         self.doorbell.sleep(|| {
             let wanted = self.is_requested.load(Ordering::Relaxed) || is_stopping();
-            (!wanted).then_some(Sleep { timeout: Some(DOZE), ..Sleep::default() })
+            (!wanted).then_some(Sleep { timeout: Some(time), ..Sleep::default() })
         });
     }
 }
@@ -167,6 +200,15 @@ impl<K: Passive> Monitor<K> {
         wait()
     }
 
+    /// Runs the loop once for a consumer that polls, unless another thread runs it. Returns true if there was anything
+    /// to do.
+    #[inline]
+    pub fn progress_of_poll(&self, presence: &Presence) -> bool {
+        let busy = self.try_progress().unwrap_or(false);
+        presence.polled(busy);
+        busy
+    }
+
     /// As [`Monitor::with_lazily`]. The waiting posts of a posting consumer are sent by the thread, within
     /// a millisecond or two.
     #[inline]
@@ -176,24 +218,31 @@ impl<K: Passive> Monitor<K> {
 
     /// Runs the background thread, until [`Monitor::stop_progress_thread`].
     pub fn progress_thread(&self, presence: &Presence) {
-        let mut seen = Seen::default();
+        let (mut seen, mut usefulness) = (Seen::default(), Usefulness::default());
         while !self.is_stopping() {
             self.deliver_of_progress_thread();
-            let dozes = match presence.driver(&mut seen) {
-                Driver::Consumer => true,
+            let time = match presence.driver(&mut seen) {
+                Driver::Consumer => Some(DOZE),
                 Driver::Poster => {
                     self.progress();
-                    true
+                    Some(DOZE)
                 }
-                Driver::Unseen => match self.try_progress() {
-                    Some(busy) => !busy && !self.sleep_alone(presence),
-                    // One is in a call, which may be a long one that sends.
-                    None => true,
-                },
-                Driver::None => !self.progress() && !self.sleep_alone(presence),
+                Driver::Unseen { has_polled } => {
+                    let polls = presence.polls.load(Ordering::Relaxed);
+                    let busy = self.try_progress();
+                    let is_polling = presence.polls.load(Ordering::Relaxed) != polls;
+                    match (usefulness.record(has_polled, busy == Some(true) && !is_polling), busy) {
+                        (Some(time), _) => Some(time),
+                        (None, Some(true)) => None,
+                        // One is in a call, which may be a long one that sends.
+                        (None, None) if !has_polled => Some(DOZE),
+                        (None, _) => (!self.sleep_alone(presence)).then_some(DOZE),
+                    }
+                }
+                Driver::None => (!self.progress() && !self.sleep_alone(presence)).then_some(DOZE),
             };
-            if dozes {
-                presence.doze(|| self.is_stopping());
+            if let Some(time) = time {
+                presence.doze(time, || self.is_stopping());
             }
         }
         self.deliver_of_loop();
@@ -286,11 +335,11 @@ mod tests {
         let presence = Presence::new().unwrap();
         let mut seen = Seen::default();
         (0..POLLS_MIN).for_each(|_| presence.polled(false));
-        assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: true }));
         (1..POLLS_MIN).for_each(|_| presence.polled(false));
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: false }));
         presence.polled(true);
-        assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: true }));
         for check in 1..=POSTING_DOZES_MAX + 1 {
             (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
             let driver = presence.driver(&mut seen);
@@ -299,11 +348,31 @@ mod tests {
                 false => assert!(matches!(driver, Driver::Poster), "{check}"),
             }
         }
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: false }));
         presence.polled(true);
         presence.request();
         assert!(matches!(presence.driver(&mut seen), Driver::None));
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: false }));
+        presence.waiting.store(1, Ordering::Relaxed);
+        assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
+    }
+
+    #[test]
+    fn thread_dozes_while_polls_fetch_everything_and_sleeps_on_descriptors_otherwise() {
+        let mut usefulness = Usefulness::default();
+        let mut record = |has_polled, is_needed| usefulness.record(has_polled, is_needed);
+        // Polls, then memory: each second check is needed.
+        (0..=100).for_each(|check| assert_eq!(record(true, check % 2 == 0), None, "{check}"));
+        let dozes = (0..10).map(|_| record(true, false)).collect::<Vec<_>>();
+        let millis = [16, 8, 4, 2, 1].map(|part| Some(DOZE / part));
+        assert_eq!(dozes[..3], [None; 3]);
+        assert_eq!(dozes[3..8], millis);
+        assert_eq!(dozes[8..], [Some(DOZE); 2]);
+        assert_eq!(record(false, false), None, "computes");
+        // From polls alone to the alternation.
+        let checks = (0..12).map(|check| record(true, check % 2 == 0)).collect::<Vec<_>>();
+        assert!(checks[..4].iter().all(Option::is_some), "{checks:?}");
+        assert!(checks[8..].iter().all(Option::is_none), "{checks:?}");
     }
 
     // While the thread sleeps, each post is sent by the thread that posts.

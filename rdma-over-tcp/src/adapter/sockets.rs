@@ -78,7 +78,7 @@ fn open(
     let core = SocketRnic::new(adapter, Box::new(wake))?;
     let descriptor = move_to_high_number(core.descriptor().as_fd().try_clone_to_owned()?);
     let SocketsConfig { spin } = config;
-    let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
+    let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Shared);
     if let Some(output) = capture {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let unix_nanos = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
@@ -117,11 +117,8 @@ impl Driver for Sockets {
         self.shared.post_lazily(&self.presence, |core| work(core.rnic()));
     }
 
-    /// Polls the sockets once, unless another thread is polling them.
     fn progress(&self) -> bool {
-        let busy = self.shared.try_progress().unwrap_or(false);
-        self.presence.polled(busy);
-        busy
+        self.shared.progress_of_poll(&self.presence)
     }
 
     fn expect_sleep(&self) {

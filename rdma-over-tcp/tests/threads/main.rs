@@ -253,6 +253,11 @@ fn memory_passes_between_threads_that_run_the_engine() {
     memory_passes_between_threads([Progress::Automatic, Progress::Manual]);
 }
 
+#[test]
+fn memory_passes_between_threads_that_share_the_engine() {
+    memory_passes_between_threads([Progress::Shared, Progress::Shared]);
+}
+
 // Connections are offloaded and uploaded at both ends while their memory is in use.
 #[test]
 fn memory_passes_while_connections_move() {

@@ -31,7 +31,7 @@ pub(super) fn resolve(
     waiting: Waiting,
 ) -> Result<NodeSetup, Failure> {
     let QueueOptions { queues } = options;
-    if node.node.progress == Progress::Automatic || queues == 1 {
+    if node.node.progress != Progress::Manual || queues == 1 {
         return node.resolve_on(options);
     }
     if waiting == Waiting::Block {
@@ -62,7 +62,7 @@ impl Relays {
         let all = nodes.to_vec();
         let wake = Box::new(move || all.iter().for_each(Node::wake));
         let mut relays = Self { is_over: Arc::default(), threads: Vec::new(), wake };
-        let are_needed = nodes.len() > 1 && nodes[0].progress() == Progress::Automatic;
+        let are_needed = nodes.len() > 1 && nodes[0].progress() != Progress::Manual;
         for (queue, node) in nodes.iter().enumerate().filter(|_| are_needed) {
             let (node, is_over) = (node.clone(), relays.is_over.clone());
             let measuring = thread::current();

@@ -181,6 +181,7 @@ impl Reporter {
         document.progress = (plan.stack != StackName::Kernel).then_some(match progress {
             Progress::Automatic => "automatic",
             Progress::Manual => "manual",
+            Progress::Shared => "shared",
         });
         document.wait = Some(word(plan.waiting));
         self.parameters(&plan.parameters);

@@ -188,7 +188,8 @@ fn reset_is_detected_while_data_is_refused() {
         let mut bench = Bench::with(1, AdapterConfig { receive_wait, ..AdapterConfig::default() });
         let (active, passive) = connected(&mut bench);
         active.send(1, 0, 100);
-        active.send(2, 0, 100);
+        // More than is kept after the waiting message.
+        active.send(2, 0, BUFFER);
         bench.settle();
         assert_eq!(active.connector.as_ref().unwrap().close(|| {}), NtStatus::SUCCESS);
         bench.settle();

@@ -149,7 +149,7 @@ impl NodeStack {
                 match self.nodes[0].progress() {
                     _ if is_one => {}
                     Progress::Manual => yield_now(),
-                    Progress::Automatic => park_timeout(most),
+                    Progress::Automatic | Progress::Shared => park_timeout(most),
                 }
             }
         }
