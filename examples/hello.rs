@@ -2,7 +2,7 @@
 //! `cargo run --example hello`.
 //!
 //! ```text
-//! STATUS_SUCCESS: hello
+//! STATUS_SUCCESS (0x00000000): hello
 //! ```
 
 use std::{error::Error, net::SocketAddr, thread};

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
     path::{Path, PathBuf},
     process::{Command, Output as Ended, Stdio},
     time::{Duration, Instant},
@@ -14,7 +14,10 @@ use flue_test_support::{
     netns::Namespace,
     process::{Output, Process},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use serde_json::Value;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
@@ -164,6 +167,35 @@ fn killed_keeper_leaves_nothing() {
     kill_process(machine.keeper(), Signal::KILL).unwrap();
     machine.succeed("up -q 2");
     machine.succeed("enter 2 -- true");
+}
+
+#[test]
+fn signal_ends_the_nodes_of_a_command() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let machine = Machine::new();
+    let directory = machine.runtime().join("flue");
+    let states = || fs::read_dir(&directory).unwrap().count();
+    let line = format!("{FLUE} up -- sh -c 'echo inside $$; exec sleep 600'");
+    let mut up = machine.start(&line);
+    up.expect_line("inside", LIMIT);
+    assert_eq!(states(), 1);
+    up.signal(Signal::TERM);
+    assert_eq!(up.wait(LIMIT).signal(), Some(Signal::TERM.as_raw()));
+    assert_eq!(states(), 0);
+
+    let mut up = machine.start(&line);
+    let inside = up.expect_line("inside", LIMIT);
+    let program = Pid::from_raw(inside.split(' ').nth(1).unwrap().parse().unwrap());
+    let program = pidfd_open(program.unwrap(), PidfdFlags::empty()).unwrap();
+    up.signal(Signal::KILL);
+    up.wait(LIMIT);
+    let limit = Timespec::try_from(LIMIT).unwrap();
+    let ended = poll(&mut [PollFd::new(&program, PollFlags::IN)], Some(&limit));
+    assert_eq!(ended, Ok(1), "the kernel ends the command");
+    machine.succeed("up");
+    assert_eq!(states(), 1, "only that of the last playground");
 }
 
 /// Pings on kernel sockets and on TAP nodes, in a shell of node 1.

@@ -195,6 +195,20 @@ pub fn claim(path: &Path, name: &str) -> Result<File, Failure> {
     }
 }
 
+/// Removes the states of ended keepers whose name begins with `prefix`: of playgrounds that no other command removes.
+pub fn sweep(prefix: &str) {
+    let Ok(entries) = fs::read_dir(socket_path::directory()) else { return };
+    for entry in entries.take(socket_path::ENTRIES_MAX).flatten() {
+        let path = entry.path();
+        if name(&path).is_some_and(|name| name.starts_with(prefix))
+            && let Ok(Found::Ended(lock)) = find(&path)
+        {
+            // Fails if another command has removed it already.
+            let _ = remove(&path, lock);
+        }
+    }
+}
+
 /// Failure of a command that finds a keeper during its start or end.
 pub fn changing(name: &str) -> Failure {
     Failure::work(format!("playground {name}: another command starts or removes it"))

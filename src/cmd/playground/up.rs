@@ -38,6 +38,8 @@ use crate::{
 
 /// Time limit for the keeper to create the nodes.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// Start of the names of playgrounds for one command. If this process is killed, the state remains.
+const COMMAND_PREFIX: &str = "command-";
 /// Most nodes of a playground.
 const NODES_MAX: u8 = 16;
 
@@ -47,8 +49,8 @@ const NODES_MAX: u8 = 16;
 /// sockets have an address, and commands can have a TAP node with another one. "flue enter" runs commands in a node.
 /// "flue down" removes the nodes.
 ///
-/// With a command after "--", the nodes exist while the command runs, in node 1. The exit status is that of the command.
-/// In it, "flue enter 2 -- COMMAND" uses another node.
+/// With a command after "--", the nodes exist while the command runs, in node 1, and the exit status is that of the
+/// command. In it, "flue enter 2 -- COMMAND" uses another node.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue up
@@ -89,10 +91,11 @@ pub fn run(args: &UpArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let is_lasting = args.command.is_empty();
     let place = match args.playground.name {
         // The playground of one command has no other user.
-        None if !is_lasting => Place::named(&format!("command-{}", process::id())),
+        None if !is_lasting => Place::named(&format!("{COMMAND_PREFIX}{}", process::id())),
         _ => args.playground.place(),
     };
     let Place { name, path } = &place;
+    state::sweep(COMMAND_PREFIX);
     let lock = state::claim(path, name)?;
     let started = start(args, name, lock);
     let state = started.inspect_err(|_| {
