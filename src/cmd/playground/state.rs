@@ -121,7 +121,7 @@ pub fn name(path: &Path) -> Option<&str> {
 /// # Errors
 /// The file cannot be read, or its directory is accessible to other users.
 pub fn find(path: &Path) -> Result<Found, Failure> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     match socket_path::check_directory(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Absent),
         checked => checked.map_err(|error| failed(directory, &error))?,
@@ -161,7 +161,7 @@ pub fn find(path: &Path) -> Result<Found, Failure> {
 /// # Errors
 /// A playground of this name is running, or the directory cannot be used.
 pub fn claim(path: &Path, name: &str) -> Result<File, Failure> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     socket_path::make_directory(directory)?;
     loop {
         let file = OpenOptions::new()
