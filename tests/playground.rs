@@ -2,7 +2,10 @@
 
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
     process::{Command, Output as Ended, Stdio},
     time::{Duration, Instant},
@@ -16,7 +19,7 @@ use flue_test_support::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 use serde_json::Value;
 
@@ -72,9 +75,30 @@ impl Machine {
         text
     }
 
+    /// Keeper of the only playground.
     fn keeper(&self) -> Pid {
-        let state: Value = serde_json::from_slice(&fs::read(self.state()).unwrap()).unwrap();
+        let state = fs::read_dir(self.runtime().join("flue")).unwrap().next().unwrap().unwrap();
+        let state: Value = serde_json::from_slice(&fs::read(state.path()).unwrap()).unwrap();
         Pid::from_raw(state["keeper"].as_i64().unwrap().try_into().unwrap()).unwrap()
+    }
+}
+
+/// A process that may be that of another parent.
+struct Watched(OwnedFd);
+
+impl Watched {
+    fn new(process: Pid) -> Self {
+        Self(pidfd_open(process, PidfdFlags::empty()).unwrap())
+    }
+
+    fn expect_end(&self) {
+        let limit = Timespec::try_from(LIMIT).unwrap();
+        assert_eq!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)), Ok(1));
+    }
+
+    fn kill(self) {
+        pidfd_send_signal(&self.0, Signal::KILL).unwrap();
+        self.expect_end();
     }
 }
 
@@ -151,7 +175,7 @@ fn killed_keeper_leaves_nothing() {
         interfaces.contains("eth0:")
     };
     assert!(has_link());
-    kill_process(machine.keeper(), Signal::KILL).unwrap();
+    Watched::new(machine.keeper()).kill();
     // The kernel removes the namespaces in the background.
     let deadline = Instant::now() + LIMIT;
     while has_link() {
@@ -164,7 +188,7 @@ fn killed_keeper_leaves_nothing() {
     assert!(machine.succeed("down").contains("ended keeper") && !machine.state().exists());
 
     machine.succeed("up");
-    kill_process(machine.keeper(), Signal::KILL).unwrap();
+    Watched::new(machine.keeper()).kill();
     machine.succeed("up -q 2");
     machine.succeed("enter 2 -- true");
 }
@@ -188,12 +212,11 @@ fn signal_ends_the_nodes_of_a_command() {
     let mut up = machine.start(&line);
     let inside = up.expect_line("inside", LIMIT);
     let program = Pid::from_raw(inside.split(' ').nth(1).unwrap().parse().unwrap());
-    let program = pidfd_open(program.unwrap(), PidfdFlags::empty()).unwrap();
+    let left = [program.unwrap(), machine.keeper()].map(Watched::new);
     up.signal(Signal::KILL);
     up.wait(LIMIT);
-    let limit = Timespec::try_from(LIMIT).unwrap();
-    let ended = poll(&mut [PollFd::new(&program, PollFlags::IN)], Some(&limit));
-    assert_eq!(ended, Ok(1), "the kernel ends the command");
+    // The kernel ends both.
+    left.iter().for_each(Watched::expect_end);
     machine.succeed("up");
     assert_eq!(states(), 1, "only that of the last playground");
 }
