@@ -25,6 +25,12 @@ use crate::{
         man_pages::{self, ManPagesArgs},
         nc::{self, NcArgs},
         perf::{self, PerfArgs},
+        playground::{
+            down::{self, DownArgs},
+            enter::{self, EnterArgs},
+            keeper::{self, KeeperArgs},
+            up::{self, UpArgs},
+        },
         plot::{self, PlotArgs},
         rping::{self, RpingArgs},
         run::{self, RunArgs},
@@ -62,6 +68,8 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     Completions(CompletionsArgs),
     Doctor(DoctorArgs),
+    Down(DownArgs),
+    Enter(EnterArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
     LabNode(LabNodeArgs),
@@ -69,11 +77,14 @@ pub enum Command {
     Nc(Box<NcArgs>),
     Offload(OffloadArgs),
     Perf(Box<PerfArgs>),
+    #[command(hide = true)]
+    PlaygroundKeeper(KeeperArgs),
     Plot(PlotArgs),
     Rping(Box<RpingArgs>),
     Run(Box<RunArgs>),
     Serve(Box<ServeArgs>),
     Ss(SsArgs),
+    Up(UpArgs),
     Upload(UploadArgs),
     Wire(Box<WireArgs>),
     WiresharkProfile(WiresharkProfileArgs),
@@ -96,6 +107,14 @@ impl Command {
                 false,
             ),
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
+            Self::Down(args) => ("down", args.output, DocumentTo::Stdout, false),
+            // The command in a node owns the output.
+            Self::Enter(_) => (
+                "enter",
+                OutputArgs { quiet: true, trace: false, json: false },
+                DocumentTo::Stdout,
+                false,
+            ),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
                 (lab::NODE_COMMAND, args.output_args(), DocumentTo::Stderr, args.verbose)
@@ -104,6 +123,12 @@ impl Command {
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
             Self::Perf(args) => ("perf", args.output_args(), DocumentTo::Stdout, args.verbose),
+            Self::PlaygroundKeeper(_) => (
+                keeper::COMMAND,
+                OutputArgs { quiet: true, trace: false, json: false },
+                DocumentTo::Stderr,
+                false,
+            ),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
             // The program started by `flue run` owns the output.
@@ -115,6 +140,7 @@ impl Command {
             ),
             Self::Serve(args) => ("serve", args.output_args(), DocumentTo::Stdout, args.verbose),
             Self::Ss(args) => ("ss", args.output_args(), DocumentTo::Stdout, false),
+            Self::Up(args) => ("up", args.output, DocumentTo::Stdout, false),
             Self::Upload(args) => ("upload", args.common.output, DocumentTo::Stdout, false),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
             Self::WiresharkProfile(args) => {
@@ -128,17 +154,21 @@ impl Command {
             Self::Bench(args) => flue_bench::run(args, version::BUILD, console),
             Self::Completions(args) => completions::run(args, console),
             Self::Doctor(args) => doctor::run(args, console),
+            Self::Down(args) => down::run(args, console),
+            Self::Enter(args) => enter::run(args),
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::ManPages(args) => man_pages::run(args, console),
             Self::Nc(args) => nc::run(args, console),
             Self::Offload(args) => hand_over::run(&args.common, Destination::Target, console),
             Self::Perf(args) => perf::run(args, console),
+            Self::PlaygroundKeeper(args) => keeper::run(args),
             Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
             Self::Run(args) => run::run(args, console),
             Self::Serve(args) => serve::run(args, console),
             Self::Ss(args) => ss::run(args, console),
+            Self::Up(args) => up::run(args, console),
             Self::Upload(args) => hand_over::run(&args.common, Destination::Host, console),
             Self::Wire(args) => wire::run(args, console),
             Self::WiresharkProfile(args) => wireshark_profile::run(args, console),
@@ -173,6 +203,12 @@ pub fn command() -> clap::Command {
         let own = command.get_after_long_help().or_else(|| command.get_after_help());
         let own = own.map_or_else(String::new, |text| format!("{text}\n\n"));
         let statuses = match command.get_name() {
+            "enter" => {
+                format!(
+                    "Exit status: that of the command. Before its start:{}",
+                    failure_status_help()
+                )
+            }
             "run" => {
                 format!(
                     "Exit status: that of the program. Before its start:{}",

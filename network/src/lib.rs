@@ -353,6 +353,16 @@ impl Netlink {
         })
     }
 
+    /// Sets the Ethernet address. A bridge then keeps it when ports are added, whose addresses it would otherwise use.
+    ///
+    /// # Errors
+    /// ENODEV, EPERM; EADDRNOTAVAIL for a multicast address.
+    pub fn set_mac(&mut self, name: &str, mac: [u8; 6]) -> Result<(), NetError> {
+        self.change("set Ethernet address of", name, |message| {
+            message.attributes.push(LinkAttribute::Address(mac.to_vec()));
+        })
+    }
+
     /// Sets the length of the transmit queue, frames.
     ///
     /// # Errors

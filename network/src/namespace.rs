@@ -8,12 +8,19 @@
 //!
 //! These namespaces have no name. They end with their last process, so no run has to clean them up.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    path::Path,
+};
 
 use rustix::{
     io::Errno,
     process::{getegid, geteuid},
-    thread::{CapabilitySet, UnshareFlags, capabilities},
+    thread::{
+        CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, move_into_link_name_space,
+    },
 };
 
 use crate::Error;
@@ -71,6 +78,37 @@ pub fn enter() -> Result<EntryMethod, Error> {
 /// As [`enter`].
 pub fn enter_below() -> Result<(), Error> {
     unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))
+}
+
+/// Returns the network namespace of the calling thread. It exists as long as the descriptor is open.
+///
+/// # Errors
+/// /proc is not mounted.
+pub fn current() -> io::Result<File> {
+    File::open("/proc/thread-self/ns/net")
+}
+
+/// Moves the calling thread to an existing network namespace, first to the user namespace that owns it, if given. A
+/// move to another user namespace requires a process with a single thread.
+///
+/// # Errors
+/// The user is neither root nor the owner of the user namespace.
+pub fn join(user: Option<&File>, network: &File) -> Result<(), Error> {
+    let failed = |what: &str, error: io::Error| {
+        Error::prerequisite(format!("enter a {what} namespace: {error}"))
+            .with_hint("run as the user who created it")
+    };
+    let identity = |file: io::Result<fs::Metadata>| file.map(|it| (it.dev(), it.ino()));
+    if let Some(user) = user {
+        let target = identity(user.metadata()).map_err(|error| failed("user", error))?;
+        // setns(2) refuses the namespace that the process is in.
+        if identity(fs::metadata("/proc/thread-self/ns/user")).ok() != Some(target) {
+            move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))
+                .map_err(|errno| failed("user", errno.into()))?;
+        }
+    }
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|errno| failed("network", errno.into()))
 }
 
 /// Mounts /sys again in a new mount namespace. A sysfs mount shows the links of the network namespace in which it was

@@ -63,7 +63,7 @@ mod tests {
             String::from_utf8(output.stdout).unwrap().trim().to_owned()
         };
         let found =
-            [&["flue", "do"][..], &["flue", "run", "--dev"], &["flue", "run", "--device", ""]]
+            [&["flue", "doc"][..], &["flue", "run", "--dev"], &["flue", "run", "--device", ""]]
                 .map(completed);
         fs::remove_file(&file).unwrap();
         assert_eq!(found, ["doctor", "--device", "iwarp roce"]);

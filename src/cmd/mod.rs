@@ -7,6 +7,7 @@ pub mod lab;
 pub mod man_pages;
 pub mod nc;
 pub mod perf;
+pub mod playground;
 pub mod plot;
 pub mod rping;
 pub mod run;

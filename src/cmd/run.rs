@@ -8,10 +8,10 @@
 
 mod directory;
 mod files;
-mod launcher;
+pub(crate) mod launcher;
 mod library;
 mod preload;
-mod process;
+pub(crate) mod process;
 mod program;
 mod usage;
 
@@ -350,7 +350,7 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
 }
 
 /// Failure of exec(2). A name without a slash was searched in PATH. A file that was found may lack its interpreter.
-fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+pub(crate) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let is_in = |directory: PathBuf| directory.join(program).exists();
     let is_found = program.as_bytes().contains(&b'/')
         || env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(is_in));
@@ -487,7 +487,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Parser, Debug)]
     struct Command {
         #[command(flatten)]
         run: RunArgs,

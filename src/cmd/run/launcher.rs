@@ -87,7 +87,7 @@ fn follow(
         // The monitor may have exited already.
         let _ = kill_process(monitor, signal);
     };
-    on_signals(catch_signals()?, forward)?;
+    on_signals(catch_signals(&SIGNALS)?, forward)?;
     drop(catching);
     close_standard_streams();
     let status = wait(monitor, WaitOptions::empty())?;
@@ -118,7 +118,7 @@ fn monitor(
 ) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::work(format!("start the program: {error}"));
     // From this point no signal ends this process before the program.
-    let signals = catch_signals()?;
+    let signals = catch_signals(&SIGNALS)?;
     // The front closes its end of the pipe after it catches signals too, or has exited.
     let _ = ready.read(&mut [0]);
     drop(ready);
@@ -175,12 +175,19 @@ fn monitor(
     end_as(status)
 }
 
-fn catch_signals() -> Result<SignalsInfo<WithRawSiginfo>, Failure> {
-    SignalsInfo::new(SIGNALS).map_err(|error| Failure::work(format!("catch signals: {error}")))
+/// Catches signals from here on. They are handled by [`on_signals`].
+///
+/// # Errors
+/// A handler cannot be installed.
+pub(crate) fn catch_signals(signals: &[i32]) -> Result<SignalsInfo<WithRawSiginfo>, Failure> {
+    SignalsInfo::new(signals).map_err(|error| Failure::work(format!("catch signals: {error}")))
 }
 
 /// Calls `forward` for each signal that was not sent by the terminal, on a thread of its own.
-fn on_signals(
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn on_signals(
     mut signals: SignalsInfo<WithRawSiginfo>,
     forward: impl Fn(Signal) + Send + 'static,
 ) -> Result<(), Failure> {
@@ -208,7 +215,10 @@ fn close_standard_streams() {
 }
 
 /// Waits for a state change of a child.
-fn wait(pid: Pid, options: WaitOptions) -> Result<WaitStatus, Failure> {
+///
+/// # Errors
+/// The process is not a child.
+pub(crate) fn wait(pid: Pid, options: WaitOptions) -> Result<WaitStatus, Failure> {
     loop {
         match waitpid(Some(pid), options) {
             Ok(Some((_, status))) => return Ok(status),
@@ -225,12 +235,14 @@ fn wait_for_end(process: &OwnedFd) {
     {}
 }
 
-fn has_ended(process: &OwnedFd) -> bool {
+/// Returns true if the process has exited.
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
     poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
-fn end_as(status: WaitStatus) -> ! {
+/// Ends this process with the exit status of a child, or by the same signal.
+pub(crate) fn end_as(status: WaitStatus) -> ! {
     if let Some(signal) = status.terminating_signal() {
         // The program has written its core dump, if enabled.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });

@@ -20,7 +20,7 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
 }
 
 /// Requests that the kernel kill the program when the calling thread exits.
-pub(super) fn end_with_parent(command: &mut Command) {
+pub(crate) fn end_with_parent(command: &mut Command) {
     let parent = getpid();
     let arrange = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
