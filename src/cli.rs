@@ -152,13 +152,13 @@ impl Command {
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
             Self::Bench(args) => flue_bench::run(args, version::BUILD, console),
-            Self::Completions(args) => completions::run(args, console),
+            Self::Completions(args) => completions::run(args, &mut command(), console),
             Self::Doctor(args) => doctor::run(args, console),
             Self::Down(args) => down::run(args, console),
             Self::Enter(args) => enter::run(args),
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
-            Self::ManPages(args) => man_pages::run(args, console),
+            Self::ManPages(args) => man_pages::run(args, command(), console),
             Self::Nc(args) => nc::run(args, console),
             Self::Offload(args) => hand_over::run(&args.common, Destination::Target, console),
             Self::Perf(args) => perf::run(args, console),

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proc_macro::TokenStream;
+use proc_macro::{Literal, TokenStream};
 
 /// Expands to `Option<(&'static [u8], u64)>`: the shared library of the crate with this name, and a hash of it.
 ///
@@ -24,9 +24,12 @@ pub fn cdylib(input: TokenStream) -> TokenStream {
     let expression = match extern_of(&name, arguments(env::args_os())).and_then(read) {
         Ok(None) => "None::<(&'static [u8], u64)>".to_owned(),
         Ok(Some((path, hash))) => {
-            format!("Some((include_bytes!({path:?}).as_slice(), {hash}_u64))")
+            format!("Some((include_bytes!({}).as_slice(), {hash}_u64))", Literal::string(&path))
         }
-        Err(error) => format!("compile_error!({:?})", format!("library of {name}: {error}")),
+        Err(error) => {
+            let message = Literal::string(&format!("library of {name}: {error}"));
+            format!("compile_error!({message})")
+        }
     };
     expression.parse().expect("an expression without syntax errors")
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use clap_complete::Shell;
 
-use crate::{cli, failure::Failure, report::Console};
+use crate::{failure::Failure, report::Console};
 
 /// Print the completion script of a shell
 ///
@@ -20,20 +20,24 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-/// Runs `flue completions`.
+/// Runs `flue completions`. `command` is the command line.
 ///
 /// # Errors
 /// The script is not text.
-pub fn run(args: &CompletionsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let script = String::from_utf8(script(args.shell))
+pub fn run(
+    args: &CompletionsArgs,
+    command: &mut clap::Command,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let script = String::from_utf8(script(args.shell, command))
         .map_err(|error| Failure::work(format!("script: {error}")))?;
     console.print(script.trim_end());
     Ok(())
 }
 
-fn script(shell: Shell) -> Vec<u8> {
+fn script(shell: Shell, command: &mut clap::Command) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::command(), "flue", &mut script);
+    clap_complete::generate(shell, command, "flue", &mut script);
     script
 }
 
@@ -45,11 +49,12 @@ mod tests {
     };
 
     use super::*;
+    use crate::cli;
 
     #[test]
     fn bash_completes_commands_options_and_values() {
         let file = env::temp_dir().join(format!("flue-completions-{}", process::id()));
-        fs::write(&file, script(Shell::Bash)).unwrap();
+        fs::write(&file, script(Shell::Bash, &mut cli::command())).unwrap();
         let completed = |line: &[&str]| {
             // The function of the script that bash calls, with its variables.
             let probe = r#"source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -72,7 +77,7 @@ mod tests {
     #[test]
     fn scripts_of_all_shells_contain_the_commands() {
         for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-            let script = String::from_utf8(script(shell)).unwrap();
+            let script = String::from_utf8(script(shell, &mut cli::command())).unwrap();
             for command in cli::command().get_subcommands().filter(|it| !it.is_hide_set()) {
                 assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
             }

@@ -13,7 +13,7 @@ use clap_mangen::{
 };
 use serde::Serialize;
 
-use crate::{cli, failure::Failure, options::OutputArgs, report::Console};
+use crate::{failure::Failure, options::OutputArgs, report::Console};
 
 /// Title of the manual.
 const MANUAL: &str = "flue manual";
@@ -47,13 +47,17 @@ struct Written {
     files: Vec<String>,
 }
 
-/// Runs `flue man-pages`.
+/// Runs `flue man-pages`. `command` is the command line.
 ///
 /// # Errors
 /// The directory cannot be written.
-pub fn run(args: &ManPagesArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+pub fn run(
+    args: &ManPagesArgs,
+    command: clap::Command,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
     let ManPagesArgs { directory, output: _ } = args;
-    let written = pages().and_then(|pages| write(directory, &pages));
+    let written = pages(command).and_then(|pages| write(directory, &pages));
     let files =
         written.map_err(|error| Failure::work(format!("{}: {error}", directory.display())))?;
     console.print(format_args!("{} pages: {}", files.len(), directory.display()));
@@ -70,8 +74,8 @@ fn write(directory: &Path, pages: &[(String, Vec<u8>)]) -> io::Result<Vec<String
 }
 
 /// Returns all pages, each with its file name.
-fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut command = cli::command().disable_help_subcommand(true);
+fn pages(command: clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     shown.chain([&command]).map(page).collect()
@@ -134,10 +138,11 @@ fn sections(notes: &str, roff: &mut Roff) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli;
 
     #[test]
     fn each_command_has_a_page() {
-        let pages = pages().unwrap();
+        let pages = pages(cli::command()).unwrap();
         let names: Vec<_> = pages.iter().map(|(name, _)| name.as_str()).collect();
         let command = cli::command();
         let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
@@ -158,7 +163,7 @@ mod tests {
 
     #[test]
     fn pages_contain_options_and_unfilled_examples() {
-        let pages = pages().unwrap();
+        let pages = pages(cli::command()).unwrap();
         let of = |name: &str| {
             let (_, page) = pages.iter().find(|(it, _)| it == name).unwrap();
             String::from_utf8(page.clone()).unwrap()
