@@ -451,16 +451,16 @@ impl<K: Passive> Monitor<K> {
     // With automatic progress each poll of an empty queue skips it, and must not save registers for the loop.
     #[inline(never)]
     pub fn progress(&self) -> bool {
-        self.progress_with(self.state.lock())
+        let state = self.state.lock();
+        self.progress_with(state, self.now())
     }
 
-    /// As [`Monitor::progress`]; `None` if another thread has the core.
-    pub(super) fn try_progress(&self) -> Option<bool> {
-        self.state.try_lock().map(|state| self.progress_with(state))
+    /// As [`Monitor::progress`], at `now`; `None` if another thread has the core.
+    pub(super) fn try_progress(&self, now: Instant) -> Option<bool> {
+        self.state.try_lock().map(|state| self.progress_with(state, now))
     }
 
-    fn progress_with(&self, mut state: MutexGuard<'_, State<K>>) -> bool {
-        let now = self.now();
+    fn progress_with(&self, mut state: MutexGuard<'_, State<K>>, now: Instant) -> bool {
         let done = self.iterate(&mut state, now);
         if state.has_overslept(now) {
             self.doorbell.ring();

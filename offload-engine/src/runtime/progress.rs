@@ -26,7 +26,7 @@ use super::{Monitor, Passive, Urgency};
 use crate::{
     engine::doorbell::{Doorbell, Sleep},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Interval at which a dozing thread checks whether it is needed.
@@ -34,6 +34,20 @@ const DOZE: Duration = Duration::from_millis(1);
 
 /// Polls within a [`DOZE`] at which a consumer counts as polling.
 const POLLS_MIN: u64 = 4;
+
+/// Weight of a poll that found something to do, and may have taken long.
+const BUSY_POLL: u64 = 16;
+
+/// Polls without a check that was needed, at which the consumer counts as fetching everything. They end a sleep on the
+/// descriptors: arrivals would wake the thread within the system call, where it finds nothing.
+const STEADY_POLLS: u64 = 256;
+
+/// Time after the last poll from which work that the thread finds counts as needed. A consumer yields the CPU between
+/// polls.
+const NEEDED_PAUSE: Duration = Duration::from_micros(3);
+
+/// Time after the last poll from which a consumer does not poll steadily: it spins on memory, or computes.
+const STEADY_PAUSE: Duration = Duration::from_micros(50);
 
 /// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, at which a consumer counts as
 /// posting.
@@ -59,37 +73,38 @@ enum Driver {
     /// None: a consumer posts one request after the other, and nothing arrives. Waiting posts are sent once per
     /// [`DOZE`].
     Poster,
-    /// None recorded, unless a consumer is in a call. True if one has polled since the last check.
+    /// None recorded, unless a consumer is in a call, or polls. True if one has polled since the last check.
     Unseen { has_polled: bool },
     /// None: a consumer is about to sleep.
     None,
 }
 
-/// Score of the thread's checks while a consumer polls: high if the consumer fetches everything by itself.
+/// Score of the thread's checks: high if polls of the consumer fetch everything.
 #[derive(Clone, Copy, Default)]
 struct Usefulness {
     useless: u32,
+    /// Polls at the last check that changed the score.
+    polls: u64,
 }
 
 impl Usefulness {
     /// Score from which the thread dozes.
     const DOZES_MIN: u32 = 4;
-    /// Highest score: the thread dozes for [`DOZE`].
+    /// Highest score.
     const MAX: u32 = 8;
 
-    /// Records a check. `is_needed`: it found work that no consumer was fetching. Returns the time to doze; `None`: the
-    /// thread sleeps on the descriptors.
-    fn record(&mut self, has_polled: bool, is_needed: bool) -> Option<Duration> {
-        if is_needed {
-            // A consumer that alternates between polls and memory causes one useless check for each useful one.
-            self.useless = self.useless.saturating_sub(2);
-        } else if has_polled {
+    /// Records a check, `pause` after the last of `polls`, which found work or not. Returns true if the thread dozes,
+    /// false if it sleeps on the descriptors.
+    fn record(&mut self, polls: u64, pause: Duration, busy: bool) -> bool {
+        if polls - self.polls >= STEADY_POLLS && pause < STEADY_PAUSE {
             self.useless = (self.useless + 1).min(Self::MAX);
+        } else if busy && pause >= NEEDED_PAUSE {
+            self.useless = self.useless.saturating_sub(2);
         } else {
-            return None;
+            return false;
         }
-        let dozes = self.useless >= Self::DOZES_MIN;
-        dozes.then(|| DOZE / (1 << (Self::MAX - self.useless)))
+        self.polls = polls;
+        self.useless >= Self::DOZES_MIN
     }
 }
 
@@ -99,10 +114,14 @@ pub struct Presence {
     /// Threads that wait, and drive the core meanwhile.
     waiting: AtomicUsize,
     polls: AtomicU64,
+    /// Time of the last poll, nanoseconds of the core's clock.
+    polled_at: AtomicU64,
     /// Posts that may wait.
     posts: AtomicU64,
     /// Count of posts that ends the sleep of the thread on the descriptors; 0 while it does not sleep there.
-    relief: AtomicU64,
+    relief_of_posts: AtomicU64,
+    /// The same for polls.
+    relief_of_polls: AtomicU64,
     is_requested: AtomicBool,
     doorbell: Doorbell,
 }
@@ -116,26 +135,37 @@ impl Presence {
         Ok(Self {
             waiting: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
             posts: AtomicU64::new(0),
-            relief: AtomicU64::new(0),
+            relief_of_posts: AtomicU64::new(0),
+            relief_of_polls: AtomicU64::new(0),
             is_requested: AtomicBool::new(false),
             doorbell: Doorbell::new()?,
         })
     }
 
-    /// Records a poll by a consumer. A `busy` one, which found something to do, may have taken long and counts as
-    /// several.
+    /// Records a poll by a consumer at `now`, a `busy` one as several. Returns true if the thread must be woken: the consumer
+    /// polls steadily.
     #[inline]
-    fn polled(&self, busy: bool) {
-        self.polls.fetch_add(if busy { POLLS_MIN } else { 1 }, Ordering::Relaxed);
+    fn polled(&self, now: Instant, busy: bool) -> bool {
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        let weight = if busy { BUSY_POLL } else { 1 };
+        let polls = self.polls.fetch_add(weight, Ordering::Relaxed) + weight;
+        Self::is_reached(&self.relief_of_polls, polls)
+    }
+
+    /// Returns true once when `count` has reached the relief.
+    #[inline]
+    fn is_reached(relief: &AtomicU64, count: u64) -> bool {
+        let limit = relief.load(Ordering::Relaxed);
+        limit != 0 && count >= limit && relief.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Records a post that may wait. Returns true if the thread must be woken for it.
     #[inline]
     fn post(&self) -> bool {
         let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
-        let relief = self.relief.load(Ordering::Relaxed);
-        relief != 0 && posts >= relief && self.relief.swap(0, Ordering::Relaxed) != 0
+        Self::is_reached(&self.relief_of_posts, posts)
     }
 
     /// Has the thread drive the core, unless a consumer waits.
@@ -145,6 +175,12 @@ impl Presence {
             self.is_requested.store(true, Ordering::Relaxed);
         }
         self.doorbell.ring();
+    }
+
+    /// Returns the count of polls, and the time since the last one.
+    fn polls(&self, now: Instant) -> (u64, Duration) {
+        let polled_at = Instant::from_nanos(self.polled_at.load(Ordering::Relaxed));
+        (self.polls.load(Ordering::Relaxed), now - polled_at)
     }
 
     fn has_waiters(&self) -> bool {
@@ -174,10 +210,10 @@ impl Presence {
         }
     }
 
-    fn doze(&self, time: Duration, is_stopping: impl Fn() -> bool) {
+    fn doze(&self, is_stopping: impl Fn() -> bool) {
         self.doorbell.sleep(|| {
             let wanted = self.is_requested.load(Ordering::Relaxed) || is_stopping();
-            (!wanted).then_some(Sleep { timeout: Some(time), ..Sleep::default() })
+            (!wanted).then_some(Sleep { timeout: Some(DOZE), ..Sleep::default() })
         });
     }
 }
@@ -204,8 +240,11 @@ impl<K: Passive> Monitor<K> {
     /// to do.
     #[inline]
     pub fn progress_of_poll(&self, presence: &Presence) -> bool {
-        let busy = self.try_progress().unwrap_or(false);
-        presence.polled(busy);
+        let now = self.now();
+        let busy = self.try_progress(now).unwrap_or(false);
+        if presence.polled(now, busy) {
+            self.doorbell().ring();
+        }
         busy
     }
 
@@ -221,28 +260,28 @@ impl<K: Passive> Monitor<K> {
         let (mut seen, mut usefulness) = (Seen::default(), Usefulness::default());
         while !self.is_stopping() {
             self.deliver_of_progress_thread();
-            let time = match presence.driver(&mut seen) {
-                Driver::Consumer => Some(DOZE),
+            let dozes = match presence.driver(&mut seen) {
+                Driver::Consumer => true,
                 Driver::Poster => {
                     self.progress();
-                    Some(DOZE)
+                    true
                 }
                 Driver::Unseen { has_polled } => {
-                    let polls = presence.polls.load(Ordering::Relaxed);
-                    let busy = self.try_progress();
-                    let is_polling = presence.polls.load(Ordering::Relaxed) != polls;
-                    match (usefulness.record(has_polled, busy == Some(true) && !is_polling), busy) {
-                        (Some(time), _) => Some(time),
-                        (None, Some(true)) => None,
+                    let now = self.now();
+                    let (polls, pause) = presence.polls(now);
+                    let busy = self.try_progress(now);
+                    match (usefulness.record(polls, pause, busy == Some(true)), busy) {
+                        (true, _) => true,
+                        (false, Some(true)) => false,
                         // One is in a call, which may be a long one that sends.
-                        (None, None) if !has_polled => Some(DOZE),
-                        (None, _) => (!self.sleep_alone(presence)).then_some(DOZE),
+                        (false, None) if !has_polled => true,
+                        (false, _) => !self.sleep_alone(presence, usefulness.polls),
                     }
                 }
-                Driver::None => (!self.progress() && !self.sleep_alone(presence)).then_some(DOZE),
+                Driver::None => !self.progress() && !self.sleep_alone(presence, usefulness.polls),
             };
-            if let Some(time) = time {
-                presence.doze(time, || self.is_stopping());
+            if dozes {
+                presence.doze(|| self.is_stopping());
             }
         }
         self.deliver_of_loop();
@@ -255,18 +294,20 @@ impl<K: Passive> Monitor<K> {
         presence.doorbell.ring();
     }
 
-    /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits. Returns false if another thread
-    /// already does.
-    fn sleep_alone(&self, presence: &Presence) -> bool {
+    /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits, or polls steadily after `polls`.
+    /// Returns false if another thread already does.
+    fn sleep_alone(&self, presence: &Presence, polls: u64) -> bool {
         if !self.begin_sleep() {
             return false;
         }
         let posts = presence.posts.load(Ordering::Relaxed);
-        presence.relief.store(posts + POSTS_MIN, Ordering::Relaxed);
+        presence.relief_of_posts.store(posts + POSTS_MIN, Ordering::Relaxed);
+        presence.relief_of_polls.store(polls + STEADY_POLLS, Ordering::Relaxed);
         let is_news =
             || presence.has_waiters() || self.is_stopping() || self.is_due_for_progress_thread();
         self.sleep_unless(None, false, |_| is_news());
-        presence.relief.store(0, Ordering::Relaxed);
+        presence.relief_of_posts.store(0, Ordering::Relaxed);
+        presence.relief_of_polls.store(0, Ordering::Relaxed);
         self.end_sleep();
         true
     }
@@ -334,45 +375,70 @@ mod tests {
     fn driver_follows_polls_posts_and_requests() {
         let presence = Presence::new().unwrap();
         let mut seen = Seen::default();
-        (0..POLLS_MIN).for_each(|_| presence.polled(false));
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: true }));
-        (1..POLLS_MIN).for_each(|_| presence.polled(false));
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: false }));
-        presence.polled(true);
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: true }));
+        let mut driver = || presence.driver(&mut seen);
+        let poll = |busy| presence.polled(Instant::from_micros(9), busy);
+        (0..POLLS_MIN).for_each(|_| assert!(!poll(false)));
+        assert!(matches!(driver(), Driver::Unseen { has_polled: true }));
+        (1..POLLS_MIN).for_each(|_| assert!(!poll(false)));
+        assert!(matches!(driver(), Driver::Unseen { has_polled: false }));
+        assert!(!poll(true));
+        assert!(matches!(driver(), Driver::Unseen { has_polled: true }));
+        let all = POLLS_MIN * 2 - 1 + BUSY_POLL;
+        assert_eq!(presence.polls(Instant::from_micros(12)), (all, NEEDED_PAUSE));
         for check in 1..=POSTING_DOZES_MAX + 1 {
             (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
-            let driver = presence.driver(&mut seen);
             match check <= POSTING_DOZES_MAX {
-                true => assert!(matches!(driver, Driver::Consumer), "{check}"),
-                false => assert!(matches!(driver, Driver::Poster), "{check}"),
+                true => assert!(matches!(driver(), Driver::Consumer), "{check}"),
+                false => assert!(matches!(driver(), Driver::Poster), "{check}"),
             }
         }
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: false }));
-        presence.polled(true);
+        assert!(matches!(driver(), Driver::Unseen { has_polled: false }));
+        poll(true);
         presence.request();
-        assert!(matches!(presence.driver(&mut seen), Driver::None));
-        assert!(matches!(presence.driver(&mut seen), Driver::Unseen { has_polled: false }));
+        assert!(matches!(driver(), Driver::None));
+        assert!(matches!(driver(), Driver::Unseen { has_polled: false }));
         presence.waiting.store(1, Ordering::Relaxed);
-        assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
+        assert!(matches!(driver(), Driver::Consumer));
+    }
+
+    // Steady polls, or as many posts, end a sleep on the descriptors once.
+    #[test]
+    fn sleep_ends_once_at_its_relief() {
+        let presence = Presence::new().unwrap();
+        presence.relief_of_polls.store(BUSY_POLL + 1, Ordering::Relaxed);
+        presence.relief_of_posts.store(2, Ordering::Relaxed);
+        assert_eq!(
+            [true, false, false].map(|busy| presence.polled(Instant::ZERO, busy)),
+            [false, true, false]
+        );
+        assert_eq!([(); 3].map(|()| presence.post()), [false, true, false]);
     }
 
     #[test]
     fn thread_dozes_while_polls_fetch_everything_and_sleeps_on_descriptors_otherwise() {
         let mut usefulness = Usefulness::default();
-        let mut record = |has_polled, is_needed| usefulness.record(has_polled, is_needed);
-        // Polls, then memory: each second check is needed.
-        (0..=100).for_each(|check| assert_eq!(record(true, check % 2 == 0), None, "{check}"));
-        let dozes = (0..10).map(|_| record(true, false)).collect::<Vec<_>>();
-        let millis = [16, 8, 4, 2, 1].map(|part| Some(DOZE / part));
-        assert_eq!(dozes[..3], [None; 3]);
-        assert_eq!(dozes[3..8], millis);
-        assert_eq!(dozes[8..], [Some(DOZE); 2]);
-        assert_eq!(record(false, false), None, "computes");
-        // From polls alone to the alternation.
-        let checks = (0..12).map(|check| record(true, check % 2 == 0)).collect::<Vec<_>>();
-        assert!(checks[..4].iter().all(Option::is_some), "{checks:?}");
-        assert!(checks[8..].iter().all(Option::is_none), "{checks:?}");
+        let mut polls = 0;
+        let mut record = |more, pause, busy| {
+            polls += more;
+            usefulness.record(polls, pause, busy)
+        };
+        let short = NEEDED_PAUSE - Duration::from_nanos(1);
+        // Some polls, then memory: the thread finds the data.
+        for round in 0..100 {
+            assert!(!record(STEADY_POLLS - 1, short, false), "{round}");
+            assert!(!record(0, NEEDED_PAUSE, true), "{round}");
+        }
+        // Polls alone, though the thread is faster than the consumer at times.
+        let dozes = [(); 10].map(|()| record(STEADY_POLLS / 2, short, true));
+        let expected = [false, false, false, false, false, false, false, true, false, true];
+        assert_eq!(dozes, expected);
+        let dozes = [(); 6].map(|()| record(STEADY_POLLS, short, false));
+        assert!(dozes.iter().all(|it| *it), "{dozes:?}");
+        // The consumer computes.
+        assert!(!record(0, Duration::from_secs(1), false));
+        // Many polls, then memory.
+        let dozes = [(); 4].map(|()| record(STEADY_POLLS, STEADY_PAUSE, true));
+        assert_eq!(dozes, [true, true, false, false]);
     }
 
     // While the thread sleeps, each post is sent by the thread that posts.
@@ -392,7 +458,7 @@ mod tests {
         };
         let sent = || node.with(|core, _| core.sent.clone());
 
-        until("the thread sleeps", || presence.relief.load(Ordering::Relaxed) != 0);
+        until("the thread sleeps", || presence.relief_of_posts.load(Ordering::Relaxed) != 0);
         until("on the descriptors", || node.sleepers().0 && node.is_sleeping());
         (1..POSTS_MIN).for_each(|_| post());
         assert_eq!(sent(), [thread::current().id(); POSTS_MIN as usize - 1]);
