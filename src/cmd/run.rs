@@ -484,7 +484,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Parser, Debug)]
     struct Command {
         #[command(flatten)]
         run: RunArgs,
