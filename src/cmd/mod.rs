@@ -12,5 +12,6 @@ pub mod rping;
 pub mod run;
 pub mod serve;
 pub mod ss;
+pub mod top;
 pub mod wire;
 pub mod wireshark_profile;
