@@ -23,6 +23,7 @@ use crate::{
             node::{self, LabNodeArgs},
         },
         man_pages::{self, ManPagesArgs},
+        metrics::{self, MetricsArgs},
         nc::{self, NcArgs},
         perf::{self, PerfArgs},
         plot::{self, PlotArgs},
@@ -67,6 +68,7 @@ pub enum Command {
     #[command(hide = true)]
     LabNode(LabNodeArgs),
     ManPages(ManPagesArgs),
+    Metrics(MetricsArgs),
     Nc(Box<NcArgs>),
     Offload(OffloadArgs),
     Perf(Box<PerfArgs>),
@@ -103,6 +105,7 @@ impl Command {
                 (lab::NODE_COMMAND, args.output_args(), DocumentTo::Stderr, args.verbose)
             }
             Self::ManPages(args) => ("man-pages", args.output, DocumentTo::Stdout, false),
+            Self::Metrics(args) => ("metrics", args.output_args(), DocumentTo::Stdout, false),
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
             Self::Perf(args) => ("perf", args.output_args(), DocumentTo::Stdout, args.verbose),
@@ -139,6 +142,7 @@ impl Command {
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::ManPages(args) => man_pages::run(args, console),
+            Self::Metrics(args) => metrics::run(args, console),
             Self::Nc(args) => nc::run(args, console),
             Self::Offload(args) => hand_over::run(&args.common, Destination::Target, console),
             Self::Perf(args) => perf::run(args, console),

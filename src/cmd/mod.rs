@@ -5,6 +5,7 @@ pub mod doctor;
 pub mod hand_over;
 pub mod lab;
 pub mod man_pages;
+pub mod metrics;
 pub mod nc;
 pub mod perf;
 pub mod plot;
