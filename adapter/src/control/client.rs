@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt::{Timeout, set_socket_timeout},
+};
 
 use super::{
     ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
@@ -87,7 +90,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
 
 /// Returns true if a process listens on the socket. A killed process leaves a socket without a listener.
 fn is_alive(path: &Path) -> bool {
-    match connect(path) {
+    match connect(path, LEFT_MIN) {
         Ok(_) => true,
         Err(error) => {
             !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
@@ -95,17 +98,35 @@ fn is_alive(path: &Path) -> bool {
     }
 }
 
-/// Connects to the socket. Unlike [`UnixStream::connect`], it does not wait for a process that does not accept.
+/// Time limit of the replies of one node.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    fn after(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit }
+    }
+
+    /// Returns the time left, at least [`LEFT_MIN`].
+    fn left(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now()).max(LEFT_MIN)
+    }
+}
+
+/// Connects to the socket. Waits for a process that has not accepted its previous clients for at most `limit`, unlike
+/// [`UnixStream::connect`].
 ///
 /// # Errors
-/// Errors of connect(2); `WouldBlock` if the process has not accepted its previous clients.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+/// Errors of connect(2); `WouldBlock` if the process does not accept.
+fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+    Ok(socket.into())
 }
 
 /// Sends a request to the node at `path` and returns its answer.
@@ -113,29 +134,30 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 /// # Errors
 /// The node cannot be reached, does not reply within [`LIMIT`], or its reply is not valid.
 pub fn request(path: &Path, operation: Operation) -> Result<Answer, Error> {
-    request_within(path, operation, LIMIT)
+    request_within(path, operation, Deadline::after(LIMIT))
 }
 
-fn request_within(path: &Path, operation: Operation, limit: Duration) -> Result<Answer, Error> {
+fn request_within(path: &Path, operation: Operation, deadline: Deadline) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
         Error::operation(format!("control socket {}: {what}: {error}", path.display()))
     };
-    let mut stream = connect(path).map_err(|error| match unreachable(path, &error) {
-        Some(problem) => {
-            Error::Unreachable(format!("control socket {}: {problem}", path.display()))
-        }
-        None if error.kind() == io::ErrorKind::WouldBlock => {
-            failed("connect", io::Error::other("the process does not accept clients"))
-        }
-        None => failed("connect", error),
-    })?;
+    let mut stream =
+        connect(path, deadline.left()).map_err(|error| match unreachable(path, &error) {
+            Some(problem) => {
+                Error::Unreachable(format!("control socket {}: {problem}", path.display()))
+            }
+            None if error.kind() == io::ErrorKind::WouldBlock => {
+                failed("connect", io::Error::other("the process does not accept clients"))
+            }
+            None => failed("connect", error),
+        })?;
     let mut line = serde_json::to_vec(&Request::new(operation))
         .map_err(|error| failed("request", io::Error::other(error)))?;
     line.push(b'\n');
-    let write_limit = ANSWER_LIMIT.min(limit);
+    let write_limit = ANSWER_LIMIT.min(deadline.left());
     stream.set_write_timeout(Some(write_limit)).map_err(|error| failed("time limit", error))?;
     stream.write_all(&line).map_err(|error| failed("request", error))?;
-    let answer = read_line(&mut stream, limit).map_err(|error| failed("answer", error))?;
+    let answer = read_line(&mut stream, deadline).map_err(|error| failed("answer", error))?;
     let reply: Reply = serde_json::from_slice(&answer)
         .map_err(|error| failed("answer", io::Error::new(io::ErrorKind::InvalidData, error)))?;
     if reply.flue_control != VERSION {
@@ -164,12 +186,12 @@ fn unreachable(path: &Path, error: &io::Error) -> Option<&'static str> {
     })
 }
 
-fn read_line(stream: &mut UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + limit;
+fn read_line(stream: &mut UnixStream, deadline: Deadline) -> io::Result<Vec<u8>> {
+    let Deadline { at, limit } = deadline;
     let mut answer = Vec::new();
     let mut piece = vec![0; 64 * 1024];
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = at.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -208,12 +230,12 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> 
 /// # Errors
 /// As [`request`]; or there are more than [`CONNECTIONS_MAX`].
 pub fn page(path: &Path, state: bool, limit: Duration) -> Result<Page, Error> {
-    let deadline = Instant::now() + limit;
+    let deadline = Deadline::after(limit);
     let mut connections: Vec<Record> = Vec::new();
     loop {
         let after = connections.last().map(|record| record.handle);
-        let left = deadline.saturating_duration_since(Instant::now()).max(LEFT_MIN);
-        let Answer::List(mut page) = request_within(path, Operation::List { after, state }, left)?
+        let Answer::List(mut page) =
+            request_within(path, Operation::List { after, state }, deadline)?
         else {
             return Err(Error::operation(format!(
                 "control socket {}: unexpected answer, expected a list of connections",
