@@ -3,8 +3,8 @@
     python3 top.py STEP... -- COMMAND...
 
 Steps: wait=TEXT (until the screen contains it), gone=TEXT (until it does not), send=KEYS, signal=NUMBER,
-exit=STATUS (waits for the end, and checks that the modes of the terminal are those of before). Exits with status 1 if a
-step takes longer than LIMIT.
+hangup=STATUS (closes the terminal, and waits for the end), exit=STATUS (waits for the end, and checks that the modes of
+the terminal are those of before). Exits with status 1 if a step takes longer than LIMIT.
 """
 
 import fcntl
@@ -107,6 +107,10 @@ def main():
             os.write(master, value.encode())
         elif name == "signal":
             child.send_signal(signal.Signals(int(value)))
+        elif name == "hangup":
+            os.close(master)
+            if child.wait(LIMIT) != int(value):
+                sys.exit(f"{step}: exit status {child.returncode}")
         elif name == "exit":
             until(lambda: child.poll() is not None, step)
             pump(0)

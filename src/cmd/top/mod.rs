@@ -9,6 +9,7 @@ mod view;
 use std::{
     env,
     io::{self, IsTerminal},
+    process,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
@@ -19,6 +20,8 @@ use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
 };
+
+use signal_hook::consts::SIGHUP;
 
 use self::{
     model::{Model, Sample},
@@ -37,7 +40,7 @@ use crate::{
         message::Destination,
     },
     failure::Failure,
-    waker::{Pause, parse_interval},
+    waker::{Waker, parse_interval},
 };
 
 /// Interval at which keys, signals and listings are read.
@@ -104,7 +107,16 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let nodes = Nodes::parse(args.node.as_deref());
     // Reports a wrong --node before the screen is cleared.
     client::find(&nodes)?;
-    let pause = Pause::new()?;
+    let waker = Waker::new();
+    let hangup = waker.clone();
+    waker.set(move || {
+        // The reader of keys does not return from a closed terminal.
+        if hangup.signal() == Some(SIGHUP) {
+            let _ = ratatui::try_restore();
+            process::exit(1);
+        }
+    });
+    waker.catch_signals()?;
     let (samples, listings) = mpsc::sync_channel(1);
     let (stop, stopped) = mpsc::channel::<()>();
     let interval = args.interval;
@@ -133,7 +145,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
         is_moving: false,
         display,
     };
-    let ended = view.run(&pause, &listings);
+    let ended = view.run(&waker, &listings);
     // The thread may wait for a node; the exit of the process ends it.
     drop(stop);
     ended
@@ -171,11 +183,11 @@ enum Next {
 }
 
 impl View {
-    fn run(&mut self, pause: &Pause, listings: &Receiver<Sample>) -> Result<(), Failure> {
+    fn run(&mut self, waker: &Waker, listings: &Receiver<Sample>) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::work(format!("terminal: {error}"));
         let mut is_changed = true;
         loop {
-            pause.waker().interrupted()?;
+            waker.interrupted()?;
             match listings.try_recv() {
                 Ok(sample) => {
                     self.model.update(sample);
