@@ -7,8 +7,10 @@ use std::{
         atomic::{AtomicI32, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -66,6 +68,11 @@ impl Waker {
         }
     }
 
+    /// Returns the received signal.
+    pub fn signal(&self) -> Option<i32> {
+        Some(self.signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+    }
+
     /// Installs handlers: SIGINT, SIGTERM and SIGHUP wake the node instead of ending the process.
     ///
     /// # Errors
@@ -88,5 +95,68 @@ impl Waker {
 impl std::fmt::Debug for Waker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Waker").field("signal", &self.signal).finish_non_exhaustive()
+    }
+}
+
+/// Pauses of a command without a node. A signal ends them.
+#[derive(Debug)]
+pub struct Pause {
+    waker: Waker,
+    woken: Receiver<()>,
+}
+
+impl Pause {
+    /// Catches signals.
+    ///
+    /// # Errors
+    /// As [`Waker::catch_signals`].
+    pub fn new() -> Result<Self, Failure> {
+        let (wake, woken) = bounded(1);
+        let waker = Waker::new();
+        // A full channel wakes too.
+        waker.set(move || {
+            let _ = wake.try_send(());
+        });
+        waker.catch_signals()?;
+        Ok(Self { waker, woken })
+    }
+
+    /// Waits until `deadline`. Returns the signal that was received before.
+    pub fn until(&self, deadline: Instant) -> Option<i32> {
+        while self.waker.signal().is_none()
+            && self.woken.recv_deadline(deadline) != Err(RecvTimeoutError::Timeout)
+        {}
+        self.waker.signal()
+    }
+
+    /// Returns the waker, which stores the received signal.
+    pub const fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
+/// Value of an option with an interval, seconds.
+///
+/// # Errors
+/// The value and the range.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
+    let expected = || "expected seconds, 0.1 to 3600, for example 1".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| expected())?;
+    match (0.1..=3600.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_outside_its_range_is_refused() {
+        assert_eq!(parse_interval("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "0.09", "3601", "-1", "nan", "inf", "1s", ""] {
+            assert!(parse_interval(text).is_err_and(|why| why.contains("0.1 to 3600")), "{text}");
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Kernel TCP sockets: gathered sends from memory that may be shared, and the kernel's state of a connection.
 #![allow(unsafe_code)]
 
-use core::mem::{MaybeUninit, size_of};
+use core::{
+    mem::{MaybeUninit, offset_of, size_of},
+    time::Duration,
+};
 use std::{
     io::IoSlice,
     os::fd::{AsRawFd, BorrowedFd},
@@ -100,6 +103,131 @@ pub struct TcpInfo {
     pub unacked: u32,
 }
 
+/// Queries TCP_INFO. Returns it with the number of bytes that this kernel has written; the others are 0.
+fn query(socket: BorrowedFd<'_>) -> Option<(libc::tcp_info, usize)> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: `info` has `len` bytes for the kernel to write.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    // SAFETY: it was zeroed, and consists of integers.
+    let info = unsafe { info.assume_init() };
+    (outcome == 0).then_some((info, len as usize))
+}
+
+/// Kernel statistics of a TCP connection, for monitoring: the part of TCP_INFO that all supported kernels have, and
+/// the windows of recent ones.
+#[allow(missing_docs, reason = "the names are those of TCP_INFO, with the unit")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpStatistics {
+    /// Options of the handshake: TCPI_OPT_TIMESTAMPS and so on.
+    pub options: u8,
+    /// Congestion state, as numbered by the kernel: Open, Disorder, CWR, Recovery, Loss.
+    pub ca_state: u8,
+    /// Window scales of the peer and of this end.
+    pub wscale: (u8, u8),
+    pub rto: Duration,
+    pub rtt: Duration,
+    pub rttvar: Duration,
+    /// Largest duration: no sample.
+    pub min_rtt: Duration,
+    pub rcv_rtt: Duration,
+    pub snd_mss: u32,
+    pub rcv_mss: u32,
+    pub advmss: u32,
+    pub pmtu: u32,
+    /// Congestion window, segments.
+    pub snd_cwnd: u32,
+    /// Slow start threshold, segments.
+    pub snd_ssthresh: u32,
+    /// Send window, bytes; `None`: kernel before 5.4.
+    pub snd_wnd: Option<u32>,
+    /// Receive window, bytes; `None`: kernel before 6.2.
+    pub rcv_wnd: Option<u32>,
+    pub rcv_space: u32,
+    pub bytes_sent: u64,
+    pub bytes_retrans: u64,
+    pub bytes_acked: u64,
+    pub bytes_received: u64,
+    pub segs_out: u32,
+    pub segs_in: u32,
+    pub unacked: u32,
+    pub sacked: u32,
+    pub lost: u32,
+    pub retrans: u32,
+    pub total_retrans: u32,
+    pub dsack_dups: u32,
+    pub reord_seen: u32,
+    pub delivered_ce: u32,
+    /// Pacing rate, bytes per second; the largest number: unlimited.
+    pub pacing_rate: u64,
+    pub last_data_sent: Duration,
+    pub last_data_recv: Duration,
+    pub last_ack_recv: Duration,
+    pub busy_time: Duration,
+    pub rwnd_limited: Duration,
+}
+
+impl TcpStatistics {
+    /// Queries the statistics. `None` if it is not a TCP socket.
+    pub fn of(socket: BorrowedFd<'_>) -> Option<Self> {
+        let (info, len) = query(socket)?;
+        let micros = |time: u32| Duration::from_micros(time.into());
+        let millis = |time: u32| Duration::from_millis(time.into());
+        let known = |end: usize, value: u32| (len >= end).then_some(value);
+        // Two bit fields of four bits, in the order of the C ABI.
+        let scales = info.tcpi_snd_rcv_wscale;
+        let (first, second) = (scales & 0xf, scales >> 4);
+        let wscale = if cfg!(target_endian = "little") { (first, second) } else { (second, first) };
+        Some(Self {
+            options: info.tcpi_options,
+            ca_state: info.tcpi_ca_state,
+            wscale,
+            rto: micros(info.tcpi_rto),
+            rtt: micros(info.tcpi_rtt),
+            rttvar: micros(info.tcpi_rttvar),
+            min_rtt: micros(info.tcpi_min_rtt),
+            rcv_rtt: micros(info.tcpi_rcv_rtt),
+            snd_mss: info.tcpi_snd_mss,
+            rcv_mss: info.tcpi_rcv_mss,
+            advmss: info.tcpi_advmss,
+            pmtu: info.tcpi_pmtu,
+            snd_cwnd: info.tcpi_snd_cwnd,
+            snd_ssthresh: info.tcpi_snd_ssthresh,
+            snd_wnd: known(offset_of!(libc::tcp_info, tcpi_rcv_wnd), info.tcpi_snd_wnd),
+            rcv_wnd: known(offset_of!(libc::tcp_info, tcpi_rehash), info.tcpi_rcv_wnd),
+            rcv_space: info.tcpi_rcv_space,
+            bytes_sent: info.tcpi_bytes_sent,
+            bytes_retrans: info.tcpi_bytes_retrans,
+            bytes_acked: info.tcpi_bytes_acked,
+            bytes_received: info.tcpi_bytes_received,
+            segs_out: info.tcpi_segs_out,
+            segs_in: info.tcpi_segs_in,
+            unacked: info.tcpi_unacked,
+            sacked: info.tcpi_sacked,
+            lost: info.tcpi_lost,
+            retrans: info.tcpi_retrans,
+            total_retrans: info.tcpi_total_retrans,
+            dsack_dups: info.tcpi_dsack_dups,
+            reord_seen: info.tcpi_reord_seen,
+            delivered_ce: info.tcpi_delivered_ce,
+            pacing_rate: info.tcpi_pacing_rate,
+            last_data_sent: millis(info.tcpi_last_data_sent),
+            last_data_recv: millis(info.tcpi_last_data_recv),
+            last_ack_recv: millis(info.tcpi_last_ack_recv),
+            busy_time: Duration::from_micros(info.tcpi_busy_time),
+            rwnd_limited: Duration::from_micros(info.tcpi_rwnd_limited),
+        })
+    }
+}
+
 /// States in which the peer has acknowledged the local FIN: FIN-WAIT-2, TIME-WAIT and CLOSED.
 const SHUT_DOWN: [u8; 3] = [5, 6, 7];
 
@@ -109,21 +237,8 @@ const PEER_CLOSED: [u8; 4] = [6, 8, 9, 11];
 impl TcpInfo {
     /// Queries the state. `None` if it is not a TCP socket.
     pub fn of(socket: BorrowedFd<'_>) -> Option<Self> {
-        let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: `info` has `len` bytes for the kernel to write.
-        let outcome = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        // SAFETY: it was zeroed, and consists of integers.
-        let info = unsafe { info.assume_init() };
-        (outcome == 0).then_some(Self {
+        let (info, _) = query(socket)?;
+        Some(Self {
             state: info.tcpi_state,
             mss: info.tcpi_snd_mss as usize,
             unacked: info.tcpi_unacked,
@@ -215,5 +330,21 @@ mod tests {
         drop(far);
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(TcpInfo::of(file.as_fd()), None);
+    }
+
+    #[test]
+    fn statistics_count_bytes_of_both_directions() {
+        let (mut near, mut far) = pair();
+        near.write_all(&[7; 1000]).unwrap();
+        far.read_exact(&mut [0; 1000]).unwrap();
+        far.write_all(&[7; 10]).unwrap();
+        near.read_exact(&mut [0; 10]).unwrap();
+        let statistics = TcpStatistics::of(near.as_fd()).unwrap();
+        // The answer of the peer has acknowledged the data, and is in the receive queue.
+        assert_eq!((statistics.bytes_sent, statistics.bytes_received), (1000, 10));
+        assert_eq!((statistics.total_retrans, statistics.bytes_retrans), (0, 0));
+        assert!(statistics.rtt > Duration::ZERO && statistics.snd_mss > 500, "{statistics:?}");
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(TcpStatistics::of(file.as_fd()), None);
     }
 }

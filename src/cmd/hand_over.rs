@@ -178,7 +178,7 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
         let (_, connections) = client::list(control, false)?;
         for record in connections.iter().filter(|record| args.connection.selects(record)) {
             let one = hand_over(control, record, to, wait)?;
-            print_result(&one, console);
+            console.print(describe(&one));
             if !one.ok && ended.is_ok() {
                 ended = Err(Failure::work(reason(&one)));
             }
@@ -197,7 +197,7 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
 }
 
 /// Requests the hand-over of `record`, and waits for its completion.
-fn hand_over(
+pub(super) fn hand_over(
     control: &Path,
     record: &Record,
     to: Destination,
@@ -255,14 +255,15 @@ fn outcome(
     }
 }
 
-fn print_result(moved: &HandOverResult, console: &mut Console<'_>) {
+/// Returns the text of a result.
+pub(super) fn describe(moved: &HandOverResult) -> String {
     let HandOverResult { local, remote, from, to, ok, took_ns, .. } = moved;
     let took = format_duration(Duration::from_nanos(*took_ns));
     let ends = format!("{local} {}", shown(*remote));
     match to {
-        Some(to) if *ok && from == to => console.print(format_args!("{ends}: already {to}")),
-        Some(to) if *ok => console.print(format_args!("{ends}: {from} to {to} in {took}")),
-        _ => console.print(reason(moved)),
+        Some(to) if *ok && from == to => format!("{ends}: already {to}"),
+        Some(to) if *ok => format!("{ends}: {from} to {to} in {took}"),
+        _ => reason(moved),
     }
 }
 

@@ -5,24 +5,35 @@
 
 pub mod filter;
 mod format;
+pub mod listing;
+pub mod rates;
 
-use std::{fs, path::PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde::Serialize;
+use signal_hook::consts::SIGINT;
 
-use self::filter::{Filter, States};
+use self::{
+    filter::{Filter, States},
+    listing::{Listed, Row},
+    rates::RateMeter,
+};
 use crate::{
     control::{
         client::{self, Nodes},
         message::NodeName,
-        record::{Record, shown},
+        record::shown,
     },
     failure::Failure,
     options::OutputArgs,
-    report::Console,
-    table::{Align, Table, cell},
+    report::{Body, Console, Document},
+    table::{Align, Table, UNKNOWN, cell},
+    waker::{Pause, parse_interval},
 };
+
+/// Name of the document.
+const NAME: &str = "ss";
 
 /// List connections of running nodes, in the format of "ss -ti"
 ///
@@ -44,7 +55,8 @@ Examples:
   flue ss state established dport = :7174
   flue ss offload inhost dst 10.77.0.0/24
   flue ss --json --state | jq '.result.nodes[].connections[].state_tree'
-  flue ss --node flue0 -al")]
+  flue ss --node flue0 -al
+  flue ss --interval 1 --json | jq -c '.result.nodes[].connections[] | [.remote, .rates.send_bps]'")]
 pub struct SsArgs {
     /// Filter of connections
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
@@ -94,6 +106,13 @@ pub struct SsArgs {
     #[arg(long, value_name = "PATH|PID|TAP")]
     pub node: Option<String>,
 
+    /// Repeat at this interval, s: 0.1..=3600
+    ///
+    /// Until Ctrl-C. The table has the throughput since the previous listing. With --json, each listing is a document
+    /// on one line.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
+    pub interval: Option<Duration>,
+
     /// Same as --json
     #[arg(short)]
     pub json_short: bool,
@@ -103,29 +122,26 @@ pub struct SsArgs {
     pub output: OutputArgs,
 }
 
-/// Entry of one node in the document.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Listed {
-    /// Control socket of the node.
-    pub control: PathBuf,
-    /// Name of the node; null if it did not reply.
-    #[serde(flatten)]
-    pub node: Option<NodeName>,
-    /// Connections selected by the filter.
-    pub connections: Vec<Record>,
-    /// Reason for the missing reply.
-    pub error: Option<String>,
-}
-
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct ListedNodes {
+    /// Time of the listing since 1970, nanoseconds.
+    unix_time_ns: u64,
     nodes: Vec<Listed>,
 }
 
 impl SsArgs {
-    /// Returns the quietness.
+    /// Returns the quietness. With `--interval`, `json` stays off: documents are lines.
     pub const fn output_args(&self) -> OutputArgs {
-        OutputArgs { json: self.output.json || self.json_short, ..self.output }
+        let (json, is_stream) = (self.is_json(), self.interval.is_some());
+        OutputArgs {
+            json: json && !is_stream,
+            quiet: self.output.quiet || json && is_stream,
+            trace: self.output.trace,
+        }
+    }
+
+    const fn is_json(&self) -> bool {
+        self.output.json || self.json_short
     }
 
     fn states(&self) -> States {
@@ -142,43 +158,112 @@ impl SsArgs {
 /// # Errors
 /// The filter is invalid, a requested node was not found, or a node did not reply.
 pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let ended = match args.interval {
+        None => run_once(args, console),
+        Some(interval) => run_repeatedly(args, interval, console),
+    };
+    if let (Err(failure), true, true) = (&ended, args.is_json(), args.interval.is_some()) {
+        print_line(Some(failure), None, console);
+    }
+    ended
+}
+
+fn run_once(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let filter = Filter::parse(&args.filter, args.states())?;
-    let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
-    let mut ended = Ok(());
-    let mut nodes = Vec::new();
-    for control in sockets {
-        nodes.push(match client::list(&control, args.state) {
-            Ok((node, mut connections)) => {
-                if connections.is_empty() {
-                    console.remark(idle(&node));
-                }
-                connections.retain(|record| filter.shows(record));
-                Listed { control, node: Some(node), connections, error: None }
-            }
-            Err(failure) => {
-                let error = Some(failure.message().to_owned());
-                ended = ended.and_then(|()| Err(failure.into()));
-                Listed { control, node: None, connections: Vec::new(), error }
-            }
-        });
-    }
-    if nodes.is_empty() {
-        console.remark(format_args!("no running node: no control socket in {}", place.display()));
-    }
+    let (nodes, ended) = list(args, &filter, true, console)?;
     let text = render(args, &nodes);
     if !text.is_empty() {
         console.print(text.trim_end());
     }
-    console.result(&ListedNodes { nodes });
+    console.result(&ListedNodes { unix_time_ns: unix_time_ns(), nodes });
     ended
+}
+
+/// Lists until SIGINT. Nodes may end: an error is part of one listing.
+fn run_repeatedly(
+    args: &SsArgs,
+    interval: Duration,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let filter = Filter::parse(&args.filter, args.states())?;
+    let pause = Pause::new()?;
+    let mut meter = RateMeter::default();
+    let mut next = Instant::now();
+    let (mut is_first, mut was_empty) = (true, false);
+    loop {
+        let listed = list(args, &filter, !was_empty, console);
+        let (mut nodes, ended) = match listed {
+            Ok(listed) => listed,
+            Err(failure) if is_first => return Err(failure),
+            Err(failure) => (Vec::new(), Err(failure)),
+        };
+        meter.measure(&mut nodes);
+        was_empty = nodes.is_empty();
+        if args.is_json() {
+            let listed = ListedNodes { unix_time_ns: unix_time_ns(), nodes };
+            print_line(ended.as_ref().err(), Some(&listed), console);
+        } else {
+            if let Err(failure) = ended {
+                console.remark(failure);
+            }
+            let blank = if is_first { "" } else { "\n" };
+            console.print(format_args!("{blank}{}", render(args, &nodes).trim_end()));
+        }
+        console.check()?;
+        is_first = false;
+        next = (next + interval).max(Instant::now());
+        match pause.until(next) {
+            Some(SIGINT) => return Ok(()),
+            Some(_) => return pause.waker().interrupted(),
+            None => {}
+        }
+    }
+}
+
+/// Queries the nodes, and keeps the connections that the filter selects. `is_explained`: explain an empty list.
+fn list(
+    args: &SsArgs,
+    filter: &Filter,
+    is_explained: bool,
+    console: &mut Console<'_>,
+) -> Result<(Vec<Listed>, Result<(), Failure>), Failure> {
+    let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
+    let mut ended = Ok(());
+    let mut nodes = Vec::new();
+    for control in sockets {
+        let (mut listed, result) = Listed::query(&control, args.state, client::LIMIT);
+        if let (Some(node), true, true) =
+            (&listed.node, listed.connections.is_empty(), is_explained && args.interval.is_none())
+        {
+            console.remark(idle(node));
+        }
+        listed.connections.retain(|row| filter.shows(&row.record));
+        ended = ended.and(result);
+        nodes.push(listed);
+    }
+    if nodes.is_empty() && is_explained {
+        console.remark(format_args!("no running node: no control socket in {}", place.display()));
+    }
+    Ok((nodes, ended))
+}
+
+/// Prints a document on one line.
+fn print_line(failure: Option<&Failure>, listed: Option<&ListedNodes>, console: &mut Console<'_>) {
+    let result = listed.and_then(|listed| serde_json::to_value(listed).ok());
+    let body = Body { config: None, result: result.as_ref() };
+    // Cannot fail: the keys are strings.
+    console.print(Document::new(NAME, failure, body).line().unwrap_or_default());
+}
+
+fn unix_time_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns the note for a node without rows.
 fn idle(node: &NodeName) -> String {
     let NodeName { pid, tap, .. } = node;
-    // Not readable for a process of another user or in another namespace.
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = name.trim_end();
+    let name = listing::program_name(*pid).unwrap_or_default();
     format!("{tap}: pid={pid} name={name}: device open, no connection and no listener")
 }
 
@@ -192,6 +277,9 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
         ("Peer Address:Port", Align::Right),
         ("Offload", Align::Left),
     ];
+    if args.interval.is_some() {
+        head.extend([("Send-Rate", Align::Right), ("Recv-Rate", Align::Right)]);
+    }
     if args.processes {
         head.push(("Process", Align::Left));
     }
@@ -199,7 +287,7 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
     let mut details = Vec::new();
     for Listed { node, connections, .. } in nodes {
         let Some(node) = node else { continue };
-        for record in connections {
+        for Row { record, rates } in connections {
             let mut cells = vec![
                 cell(record.state.as_ref()),
                 cell(record.recv_q),
@@ -208,6 +296,10 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
                 shown(record.remote),
                 record.offload_state.to_string(),
             ];
+            if args.interval.is_some() {
+                let rates = rates.map(|it| [it.send_bps, it.receive_bps].map(format::bits));
+                cells.extend(rates.unwrap_or_else(|| [UNKNOWN; 2].map(str::to_owned)));
+            }
             if args.processes {
                 cells.push(format!("node:((\"{}\",pid={}))", node.tap, node.pid));
             }

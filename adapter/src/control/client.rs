@@ -7,9 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt::{Timeout, set_socket_timeout},
+};
+
 use super::{
     ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
-    message::{Answer, NodeName, Operation, Reply, Request},
+    message::{Answer, NodeName, Operation, Page, Reply, Request},
     record::Record,
     socket_path,
 };
@@ -17,6 +22,8 @@ use crate::error::Error;
 
 /// Time limit for a reply.
 pub const LIMIT: Duration = Duration::from_secs(10);
+/// Minimum time of one reply: a socket without a time limit would wait forever.
+const LEFT_MIN: Duration = Duration::from_millis(1);
 /// Maximum number of connections that are listed for one node.
 pub const CONNECTIONS_MAX: usize = 1 << 20;
 
@@ -83,7 +90,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
 
 /// Returns true if a process listens on the socket. A killed process leaves a socket without a listener.
 fn is_alive(path: &Path) -> bool {
-    match UnixStream::connect(path) {
+    match connect(path, LEFT_MIN) {
         Ok(_) => true,
         Err(error) => {
             !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
@@ -91,27 +98,66 @@ fn is_alive(path: &Path) -> bool {
     }
 }
 
+/// Time limit of the replies of one node.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    fn after(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit }
+    }
+
+    /// Returns the time left, at least [`LEFT_MIN`].
+    fn left(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now()).max(LEFT_MIN)
+    }
+}
+
+/// Connects to the socket. Waits for a process that has not accepted its previous clients for at most `limit`, unlike
+/// [`UnixStream::connect`].
+///
+/// # Errors
+/// Errors of connect(2); `WouldBlock` if the process does not accept.
+fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 /// Sends a request to the node at `path` and returns its answer.
 ///
 /// # Errors
-/// The node cannot be reached, does not reply in time, or its reply is not valid.
+/// The node cannot be reached, does not reply within [`LIMIT`], or its reply is not valid.
 pub fn request(path: &Path, operation: Operation) -> Result<Answer, Error> {
+    request_within(path, operation, Deadline::after(LIMIT))
+}
+
+fn request_within(path: &Path, operation: Operation, deadline: Deadline) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
         Error::operation(format!("control socket {}: {what}: {error}", path.display()))
     };
     let mut stream =
-        UnixStream::connect(path).map_err(|error| match unreachable(path, &error) {
+        connect(path, deadline.left()).map_err(|error| match unreachable(path, &error) {
             Some(problem) => {
                 Error::Unreachable(format!("control socket {}: {problem}", path.display()))
+            }
+            None if error.kind() == io::ErrorKind::WouldBlock => {
+                failed("connect", io::Error::other("the process does not accept clients"))
             }
             None => failed("connect", error),
         })?;
     let mut line = serde_json::to_vec(&Request::new(operation))
         .map_err(|error| failed("request", io::Error::other(error)))?;
     line.push(b'\n');
-    stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(|error| failed("time limit", error))?;
+    let write_limit = ANSWER_LIMIT.min(deadline.left());
+    stream.set_write_timeout(Some(write_limit)).map_err(|error| failed("time limit", error))?;
     stream.write_all(&line).map_err(|error| failed("request", error))?;
-    let answer = read_line(&mut stream).map_err(|error| failed("answer", error))?;
+    let answer = read_line(&mut stream, deadline).map_err(|error| failed("answer", error))?;
     let reply: Reply = serde_json::from_slice(&answer)
         .map_err(|error| failed("answer", io::Error::new(io::ErrorKind::InvalidData, error)))?;
     if reply.flue_control != VERSION {
@@ -140,16 +186,16 @@ fn unreachable(path: &Path, error: &io::Error) -> Option<&'static str> {
     })
 }
 
-fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + LIMIT;
+fn read_line(stream: &mut UnixStream, deadline: Deadline) -> io::Result<Vec<u8>> {
+    let Deadline { at, limit } = deadline;
     let mut answer = Vec::new();
     let mut piece = vec![0; 64 * 1024];
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = at.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("no answer within {LIMIT:?}"),
+                format!("no answer within {limit:?}"),
             ));
         }
         stream.set_read_timeout(Some(left))?;
@@ -173,21 +219,33 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 /// Returns all listeners and connections of the node at `path`.
 ///
 /// # Errors
-/// As [`request`]; or there are more than [`CONNECTIONS_MAX`].
+/// As [`page`].
 pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> {
+    page(path, state, LIMIT).map(|Page { node, connections, .. }| (node, connections))
+}
+
+/// Returns all listeners and connections of the node at `path` as one page, with the counters of its adapter. `limit`:
+/// time for all replies of the node.
+///
+/// # Errors
+/// As [`request`]; or there are more than [`CONNECTIONS_MAX`].
+pub fn page(path: &Path, state: bool, limit: Duration) -> Result<Page, Error> {
+    let deadline = Deadline::after(limit);
     let mut connections: Vec<Record> = Vec::new();
     loop {
         let after = connections.last().map(|record| record.handle);
-        let Answer::List(page) = request(path, Operation::List { after, state })? else {
+        let Answer::List(mut page) =
+            request_within(path, Operation::List { after, state }, deadline)?
+        else {
             return Err(Error::operation(format!(
                 "control socket {}: unexpected answer, expected a list of connections",
                 path.display()
             )));
         };
         let more = page.more && !page.connections.is_empty();
-        connections.extend(page.connections);
+        connections.append(&mut page.connections);
         if !more {
-            return Ok((page.node, connections));
+            return Ok(Page { connections, more: false, ..*page });
         }
         if connections.len() >= CONNECTIONS_MAX {
             return Err(Error::operation(format!(
@@ -223,6 +281,23 @@ mod tests {
             assert_eq!(failure.hint(), Some("\"flue ss\" lists running nodes"));
         }
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    // A stopped process: its listener takes clients until the backlog is full, and sends no reply.
+    #[test]
+    fn process_that_does_not_accept_is_reported_within_limit() {
+        let path = env::temp_dir().join(format!("flue-stopped-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let limit = Duration::from_millis(20);
+        let problems: Vec<_> =
+            (0..3).map(|_| page(&path, false, limit).unwrap_err().message().to_owned()).collect();
+        fs::remove_file(&path).unwrap();
+        assert!(problems[0].ends_with("answer: no answer within 20ms"), "{problems:?}");
+        assert!(
+            problems[2].ends_with("connect: the process does not accept clients"),
+            "{problems:?}"
+        );
     }
 
     #[test]

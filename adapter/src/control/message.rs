@@ -4,7 +4,10 @@ use std::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{VERSION, record::Record};
+use super::{
+    VERSION,
+    record::{AdapterCounters, Record},
+};
 use crate::NodeOptions;
 use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
@@ -107,6 +110,9 @@ impl Reply {
 pub struct Page {
     /// The node.
     pub node: NodeName,
+    /// Counters of its adapter; null for a node without one.
+    #[serde(default)]
+    pub adapter: Option<AdapterCounters>,
     /// Listeners and connections, ordered by handle.
     pub connections: Vec<Record>,
     /// True if there are more, with handles above the last one.

@@ -12,10 +12,12 @@ use host_stack::{
 use offload_engine::{
     chimney::client::UploadReason,
     engine::ConnectionSnapshot,
+    socket::TcpStatistics,
     state::TcpConst,
     status::NdisStatus,
     tcp::{CaState, Info},
 };
+use rdma_over_tcp::rnic::{ConnectionEntry, Counters, QpStats};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -47,6 +49,144 @@ impl From<Refusal> for Refused {
     }
 }
 
+/// Counters of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuePairCounters {
+    /// Posted requests that are not complete.
+    pub outstanding: u64,
+    /// Sends started.
+    pub sends: u64,
+    /// Writes started.
+    pub writes: u64,
+    /// Read Requests sent.
+    pub reads: u64,
+    /// Atomic Requests sent.
+    pub atomics: u64,
+    /// Immediate Data messages sent.
+    pub immediates: u64,
+    /// Sends and immediate data received.
+    pub receives: u64,
+    /// FPDUs of the peer's Writes placed.
+    pub write_segments_placed: u64,
+    /// Read Requests of the peer answered.
+    pub read_responses: u64,
+    /// Atomic Requests of the peer answered.
+    pub atomic_responses: u64,
+    /// FPDUs sent.
+    pub fpdus_sent: u64,
+    /// FPDUs received.
+    pub fpdus_received: u64,
+    /// Requests completed as flushed.
+    pub requests_flushed: u64,
+    /// Terminate messages sent.
+    pub terminates_sent: u64,
+    /// Terminate messages received.
+    pub terminates_received: u64,
+}
+
+impl QueuePairCounters {
+    fn new(outstanding: usize, stats: &QpStats) -> Self {
+        let QpStats {
+            sends,
+            writes,
+            reads,
+            atomics,
+            immediates,
+            receives,
+            write_segments_placed,
+            read_responses,
+            atomic_responses,
+            fpdu_out,
+            fpdu_in,
+            // Of interest to the development of the adapter only.
+            lists_out: _,
+            copied_aside_bytes: _,
+            tails_copied: _,
+            flushed,
+            terminates_out,
+            terminates_in,
+        } = *stats;
+        Self {
+            outstanding: outstanding as u64,
+            sends,
+            writes,
+            reads,
+            atomics,
+            immediates,
+            receives,
+            write_segments_placed,
+            read_responses,
+            atomic_responses,
+            fpdus_sent: fpdu_out,
+            fpdus_received: fpdu_in,
+            requests_flushed: flushed,
+            terminates_sent: terminates_out,
+            terminates_received: terminates_in,
+        }
+    }
+}
+
+/// Counters of an adapter since it was opened, those of closed connections included.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AdapterCounters {
+    /// Outbound connections established.
+    pub connects: u64,
+    /// Inbound connections established.
+    pub accepts: u64,
+    /// Connection attempts that failed.
+    pub connect_failures: u64,
+    /// Connections that ended without a disconnect of the consumer.
+    pub connection_errors: u64,
+    /// Connections established now.
+    pub active_connections: u64,
+    /// Completion queues that failed.
+    pub cq_errors: u64,
+    /// FPDU bytes sent.
+    pub fpdu_bytes_sent: u64,
+    /// FPDU bytes received.
+    pub fpdu_bytes_received: u64,
+    /// FPDUs sent.
+    pub fpdus_sent: u64,
+    /// FPDUs received.
+    pub fpdus_received: u64,
+}
+
+impl AdapterCounters {
+    /// Returns the sum of these counters and those of another adapter.
+    #[must_use]
+    pub(super) fn plus(self, counters: &Counters) -> Self {
+        let Counters {
+            connect,
+            accept,
+            connect_failure,
+            // Of interest to the development of the adapter only.
+            requests_displaced: _,
+            empty_writes: _,
+            connection_error,
+            active_connection,
+            cq_error,
+            fpdu_in_octets,
+            fpdu_out_octets,
+            fpdu_in,
+            fpdu_out,
+        } = *counters;
+        Self {
+            connects: self.connects + connect,
+            accepts: self.accepts + accept,
+            connect_failures: self.connect_failures + connect_failure,
+            connection_errors: self.connection_errors + connection_error,
+            active_connections: self.active_connections + active_connection,
+            cq_errors: self.cq_errors + cq_error,
+            fpdu_bytes_sent: self.fpdu_bytes_sent + fpdu_out_octets,
+            fpdu_bytes_received: self.fpdu_bytes_received + fpdu_in_octets,
+            fpdus_sent: self.fpdus_sent + fpdu_out,
+            fpdus_received: self.fpdus_received + fpdu_in,
+        }
+    }
+}
+
 /// A listener or a connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
@@ -66,6 +206,9 @@ pub struct Record {
     /// Number of the peer's queue pair, for queue pairs that their programs connect; null otherwise.
     #[serde(default)]
     pub peer_qp: Option<u32>,
+    /// Counters of the queue pair; null without one.
+    #[serde(default)]
+    pub rdma: Option<Box<QueuePairCounters>>,
     /// Bytes received and not yet read by the client; for a listener, handshakes in progress.
     pub recv_q: Option<u64>,
     /// Bytes sent and not yet acknowledged by the peer; for a listener, its backlog.
@@ -80,7 +223,7 @@ pub struct Record {
     pub refusals: u32,
     /// The last refusal.
     pub last_refusal: Option<Refused>,
-    /// Values of TCP_INFO, for an offloaded connection.
+    /// Values of TCP_INFO, for an offloaded connection and for a kernel socket.
     pub info: Option<Box<TcpInfo>>,
     /// Offload state by object and class, with the member names of Windows; only if requested and offloaded.
     pub state_tree: Option<Value>,
@@ -101,6 +244,7 @@ impl Record {
             remote,
             qp: None,
             peer_qp: None,
+            rdma: None,
             recv_q: recv_q.map(|count| count as u64),
             send_q: send_q.map(|count| count as u64),
             offloads,
@@ -130,6 +274,18 @@ impl Record {
         });
     }
 
+    /// Adds the number and the counters of its queue pair.
+    pub(super) fn set_queue_pair(&mut self, entry: &ConnectionEntry) {
+        let ConnectionEntry { local: _, remote: _, qp, peer_qp, outstanding, stats } = entry;
+        (self.qp, self.peer_qp) = (Some(*qp), *peer_qp);
+        self.rdma = Some(Box::new(QueuePairCounters::new(*outstanding, stats)));
+    }
+
+    /// Adds the statistics of its kernel socket.
+    pub(super) fn set_statistics(&mut self, statistics: &TcpStatistics) {
+        self.info = Some(Box::new(TcpInfo::of_kernel(statistics)));
+    }
+
     /// Returns true for a listener.
     pub fn is_listener(&self) -> bool {
         self.remote.is_none()
@@ -150,9 +306,11 @@ pub fn shown(end: Option<SocketAddr>) -> String {
     }
 }
 
-/// Declares the fields and the expressions of their values in one table.
+/// Declares the fields, and the expressions of their values for an offloaded connection and for a kernel socket, in one
+/// table.
 macro_rules! tcp_info {
-    (|$info:ident, $constant:ident| $($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
+    (|$info:ident, $constant:ident, $kernel:ident|
+        $($(#[$doc:meta])* $name:ident: $type:ty = $value:expr, $of_kernel:expr;)*) => {
         /// Values of TCP_INFO. Field names are those of Linux, followed by the unit.
         #[allow(missing_docs, reason = "the names are those of TCP_INFO and of offload_engine::tcp::Info")]
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -164,62 +322,91 @@ macro_rules! tcp_info {
             fn new($info: &Info, $constant: &TcpConst) -> Self {
                 Self { $($name: $value,)* }
             }
+
+            /// Converts the statistics of a kernel socket. Values that the kernel does not report are `None`.
+            fn of_kernel($kernel: &TcpStatistics) -> Self {
+                Self { $($name: $of_kernel,)* }
+            }
         }
     };
 }
 
-tcp_info! { |info, constant|
-    timestamps: bool = constant.timestamp_enabled;
-    sack: bool = constant.sack_enabled;
-    ecn: bool = info.ecn;
+tcp_info! { |info, constant, kernel|
+    timestamps: bool = constant.timestamp_enabled, kernel.options & 1 != 0;
+    sack: bool = constant.sack_enabled, kernel.options & 2 != 0;
+    ecn: bool = info.ecn, kernel.options & 8 != 0;
     /// Window scales of the peer and of this end; null: none.
     wscale: Option<(u8, u8)> = constant
         .window_scaling_enabled
-        .then_some((constant.snd_wind_scale, constant.rcv_wind_scale));
-    rto_ns: u64 = nanos(info.rto);
-    rtt_ns: Option<u64> = info.rtt.map(nanos);
-    rttvar_ns: Option<u64> = info.rttvar.map(nanos);
-    min_rtt_ns: Option<u64> = info.min_rtt.map(nanos);
-    rcv_rtt_ns: Option<u64> = info.rcv_rtt.map(nanos);
-    snd_mss_bytes: u64 = info.snd_mss as u64;
-    rcv_mss_bytes: u64 = info.rcv_mss as u64;
-    advmss_bytes: u64 = info.advmss as u64;
-    pmtu_bytes: u64 = info.pmtu.into();
-    snd_cwnd_bytes: u64 = info.snd_cwnd;
-    snd_ssthresh_bytes: Option<u64> = info.snd_ssthresh;
-    snd_wnd_bytes: u64 = info.snd_wnd;
-    rcv_wnd_bytes: u64 = info.rcv_wnd;
-    rcv_space_bytes: u64 = info.rcv_space;
-    bytes_sent: u64 = info.bytes_sent;
-    bytes_retrans: u64 = info.bytes_retrans;
-    bytes_acked: u64 = info.bytes_acked;
-    bytes_received: u64 = info.bytes_received;
-    bytes_delivered: u64 = info.bytes_delivered;
-    segs_out: u64 = info.segs_out;
-    segs_in: u64 = info.segs_in;
-    segs_psh_out: u64 = info.push_out;
-    unacked_segs: u64 = info.unacked;
-    sacked_segs: u64 = info.sacked;
-    lost_segs: u64 = info.lost;
-    retrans_segs: u64 = info.retrans;
-    total_retrans_segs: u64 = info.total_retrans;
-    fast_retransmits: u64 = info.fast_retransmits;
-    timeouts: u64 = info.timeouts;
-    spurious_timeouts: u64 = info.spurious_timeouts;
-    dsack_dups: u64 = info.dsack_dups;
-    reord_seen: u64 = info.reord_seen;
-    delivered_ce_segs: u64 = info.delivered_ce;
-    ce_received_segs: u64 = info.ce_received;
-    challenge_acks: u64 = info.challenge_acks;
-    path_mtu_reductions: u64 = info.path_mtu_reductions;
-    soft_errors: u64 = info.soft_errors;
-    ca_state: CaState = info.ca_state;
-    pacing_rate_bps: Option<u64> = info.pacing_rate.map(|bytes| bytes.saturating_mul(8));
-    last_data_sent_ns: Option<u64> = info.last_data_sent.map(nanos);
-    last_data_recv_ns: Option<u64> = info.last_data_recv.map(nanos);
-    last_ack_recv_ns: Option<u64> = info.last_ack_recv.map(nanos);
-    busy_time_ns: u64 = nanos(info.busy_time);
-    rwnd_limited_ns: u64 = nanos(info.rwnd_limited);
+        .then_some((constant.snd_wind_scale, constant.rcv_wind_scale)),
+        (kernel.options & 4 != 0).then_some(kernel.wscale);
+    rto_ns: u64 = nanos(info.rto), nanos(kernel.rto);
+    rtt_ns: Option<u64> = info.rtt.map(nanos), sample(kernel.rtt);
+    rttvar_ns: Option<u64> = info.rttvar.map(nanos), sample(kernel.rtt).map(|_| nanos(kernel.rttvar));
+    min_rtt_ns: Option<u64> = info.min_rtt.map(nanos), sample(kernel.min_rtt);
+    rcv_rtt_ns: Option<u64> = info.rcv_rtt.map(nanos), sample(kernel.rcv_rtt);
+    snd_mss_bytes: u64 = info.snd_mss as u64, kernel.snd_mss.into();
+    rcv_mss_bytes: u64 = info.rcv_mss as u64, kernel.rcv_mss.into();
+    advmss_bytes: u64 = info.advmss as u64, kernel.advmss.into();
+    pmtu_bytes: u64 = info.pmtu.into(), kernel.pmtu.into();
+    snd_cwnd_bytes: u64 = info.snd_cwnd, u64::from(kernel.snd_cwnd) * u64::from(kernel.snd_mss);
+    snd_ssthresh_bytes: Option<u64> = info.snd_ssthresh, (kernel.snd_ssthresh < SSTHRESH_INFINITE)
+        .then(|| u64::from(kernel.snd_ssthresh) * u64::from(kernel.snd_mss));
+    snd_wnd_bytes: Option<u64> = Some(info.snd_wnd), kernel.snd_wnd.map(Into::into);
+    rcv_wnd_bytes: Option<u64> = Some(info.rcv_wnd), kernel.rcv_wnd.map(Into::into);
+    rcv_space_bytes: u64 = info.rcv_space, kernel.rcv_space.into();
+    bytes_sent: u64 = info.bytes_sent, kernel.bytes_sent;
+    bytes_retrans: u64 = info.bytes_retrans, kernel.bytes_retrans;
+    bytes_acked: u64 = info.bytes_acked, kernel.bytes_acked;
+    bytes_received: u64 = info.bytes_received, kernel.bytes_received;
+    bytes_delivered: Option<u64> = Some(info.bytes_delivered), None;
+    segs_out: u64 = info.segs_out, kernel.segs_out.into();
+    segs_in: u64 = info.segs_in, kernel.segs_in.into();
+    segs_psh_out: Option<u64> = Some(info.push_out), None;
+    unacked_segs: u64 = info.unacked, kernel.unacked.into();
+    sacked_segs: u64 = info.sacked, kernel.sacked.into();
+    lost_segs: u64 = info.lost, kernel.lost.into();
+    retrans_segs: u64 = info.retrans, kernel.retrans.into();
+    total_retrans_segs: u64 = info.total_retrans, kernel.total_retrans.into();
+    fast_retransmits: Option<u64> = Some(info.fast_retransmits), None;
+    timeouts: Option<u64> = Some(info.timeouts), None;
+    spurious_timeouts: Option<u64> = Some(info.spurious_timeouts), None;
+    dsack_dups: u64 = info.dsack_dups, kernel.dsack_dups.into();
+    reord_seen: u64 = info.reord_seen, kernel.reord_seen.into();
+    delivered_ce_segs: u64 = info.delivered_ce, kernel.delivered_ce.into();
+    ce_received_segs: Option<u64> = Some(info.ce_received), None;
+    challenge_acks: Option<u64> = Some(info.challenge_acks), None;
+    path_mtu_reductions: Option<u64> = Some(info.path_mtu_reductions), None;
+    soft_errors: Option<u64> = Some(info.soft_errors), None;
+    ca_state: CaState = info.ca_state, ca_state(kernel.ca_state);
+    pacing_rate_bps: Option<u64> = info.pacing_rate.map(|bytes| bytes.saturating_mul(8)),
+        (kernel.pacing_rate < u64::MAX).then(|| kernel.pacing_rate.saturating_mul(8));
+    last_data_sent_ns: Option<u64> = info.last_data_sent.map(nanos), Some(nanos(kernel.last_data_sent));
+    last_data_recv_ns: Option<u64> = info.last_data_recv.map(nanos), Some(nanos(kernel.last_data_recv));
+    last_ack_recv_ns: Option<u64> = info.last_ack_recv.map(nanos), Some(nanos(kernel.last_ack_recv));
+    busy_time_ns: u64 = nanos(info.busy_time), nanos(kernel.busy_time);
+    rwnd_limited_ns: u64 = nanos(info.rwnd_limited), nanos(kernel.rwnd_limited);
+}
+
+/// Slow start threshold of the kernel before the first loss.
+const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
+/// Time of the kernel without a sample, microseconds; 0 is another.
+const NO_SAMPLE: Duration = Duration::from_micros(u32::MAX as u64);
+
+/// Returns a measured time of the kernel; `None`: no sample.
+fn sample(time: Duration) -> Option<u64> {
+    (!time.is_zero() && time < NO_SAMPLE).then(|| nanos(time))
+}
+
+/// Returns the congestion state with the number of the kernel.
+const fn ca_state(number: u8) -> CaState {
+    match number {
+        1 => CaState::Disorder,
+        2 => CaState::Cwr,
+        3 => CaState::Recovery,
+        4 => CaState::Loss,
+        _ => CaState::Open,
+    }
 }
 
 fn nanos(time: Duration) -> u64 {

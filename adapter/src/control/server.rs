@@ -30,6 +30,7 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::{Guarded, are_lost, move_to_high_number},
     engine::{ConnectionSnapshot, NodeClient},
+    socket::TcpStatistics,
     thread,
 };
 use rdma_over_tcp::{
@@ -43,7 +44,7 @@ use super::{
     BACKLOG, CLIENTS_MAX, HOST_LIMIT, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, SNAPSHOTS_MAX,
     VERSION,
     message::{Answer, Destination, Move, NodeName, Operation, Page, Reply, Request},
-    record::Record,
+    record::{AdapterCounters, Record},
     socket_path::{self, ControlSocketPath, PATH_BYTES_MAX},
 };
 use crate::error::Error;
@@ -77,6 +78,16 @@ pub trait Controlled: Send + 'static {
 
     /// Returns snapshots of these connections from the target; `None`: not offloaded.
     fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>>;
+
+    /// Returns the kernel's statistics of these connections; `None`: not on a kernel socket.
+    fn statistics(&self, handles: &[OffloadHandle]) -> Vec<Option<TcpStatistics>> {
+        vec![None; handles.len()]
+    }
+
+    /// Returns the counters of the adapter; `None`: no adapter.
+    fn counters(&self) -> Option<AdapterCounters> {
+        None
+    }
 
     /// Returns the connections of queue pairs.
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
@@ -136,6 +147,15 @@ impl Controlled for Vec<Adapter> {
 
     fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         self[0].snapshots(handles)
+    }
+
+    fn statistics(&self, handles: &[OffloadHandle]) -> Vec<Option<TcpStatistics>> {
+        self[0].statistics(handles)
+    }
+
+    fn counters(&self) -> Option<AdapterCounters> {
+        let counters = self.iter().map(|it| it.with(|core, _| core.counters()));
+        Some(counters.fold(AdapterCounters::default(), |sum, it| sum.plus(&it)))
     }
 
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
@@ -398,18 +418,27 @@ impl<N: Controlled> Server<N> {
         rows.truncate(ROWS_MAX);
         let queue_pairs = self.node.queue_pairs().into_iter();
         let queue_pairs: HashMap<_, _> =
-            queue_pairs.map(|it| ((it.local, Some(it.remote)), (it.qp, it.peer_qp))).collect();
+            queue_pairs.map(|it| ((it.local, Some(it.remote)), it)).collect();
         let mut connections = Vec::with_capacity(rows.len());
         for rows in rows.chunks(SNAPSHOTS_MAX) {
             let handles: Vec<_> = rows.iter().map(|row| row.handle).collect();
             let looks = self.node.snapshots(&handles);
-            connections.extend(rows.iter().zip(looks).map(|(row, look)| {
-                let pair = queue_pairs.get(&(row.local, row.remote)).copied();
-                let (qp, peer_qp) = (pair.map(|it| it.0), pair.and_then(|it| it.1));
-                Record { qp, peer_qp, ..Record::new(row, look, state) }
-            }));
+            let statistics = self.node.statistics(&handles);
+            connections.extend(rows.iter().zip(looks).zip(statistics).map(
+                |((row, look), statistics)| {
+                    let mut record = Record::new(row, look, state);
+                    if let Some(statistics) = statistics {
+                        record.set_statistics(&statistics);
+                    }
+                    if let Some(entry) = queue_pairs.get(&(row.local, row.remote)) {
+                        record.set_queue_pair(entry);
+                    }
+                    record
+                },
+            ));
         }
-        Ok(Answer::List(Box::new(Page { node: self.name.clone(), connections, more })))
+        let (node, adapter) = (self.name.clone(), self.node.counters());
+        Ok(Answer::List(Box::new(Page { node, adapter, connections, more })))
     }
 
     fn hand_over(&self, wanted: Move) -> Result<Answer, String> {

@@ -9,6 +9,7 @@ use offload_engine::{
     engine::ConnectionSnapshot,
     listing::ConnectionRow,
     runtime::WaitError,
+    socket::TcpStatistics,
     time::{Duration, Instant},
 };
 
@@ -109,6 +110,11 @@ pub trait Driver: Send + Sync {
 
     /// Returns the state of these connections in the offload target; `None`: not offloaded.
     fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
+        vec![None; handles.len()]
+    }
+
+    /// Returns the kernel's statistics of these connections; `None`: not on a kernel socket.
+    fn statistics(&self, handles: &[OffloadHandle]) -> Vec<Option<TcpStatistics>> {
         vec![None; handles.len()]
     }
 

@@ -18,6 +18,7 @@ use offload_engine::{
     link::Recorder,
     listing::ConnectionRow,
     runtime::{Monitor, Presence, Progress, WaitError},
+    socket::TcpStatistics,
     time::{Duration, Instant},
 };
 
@@ -149,6 +150,10 @@ impl Driver for Sockets {
 
     fn list(&self, _timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
         Ok(self.shared.with(|core, _| core.rows()))
+    }
+
+    fn statistics(&self, handles: &[OffloadHandle]) -> Vec<Option<TcpStatistics>> {
+        self.shared.with(|core, _| handles.iter().map(|it| core.statistics(*it)).collect())
     }
 
     fn migrate(&self, _handle: OffloadHandle, _to: Stack) -> io::Result<()> {

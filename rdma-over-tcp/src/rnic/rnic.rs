@@ -134,8 +134,8 @@ impl Rnic {
             let qp = self.objects.qps.get(connector.qp?)?;
             let (local, remote) = (connector.local?, connector.remote?);
             let number = qp.number.unwrap_or_else(|| qp.id.number());
-            let (peer_qp, stats) = (qp.peer_number, qp.stats);
-            Some(ConnectionEntry { local, remote, qp: number, peer_qp, stats })
+            let (peer_qp, outstanding, stats) = (qp.peer_number, qp.sends.outstanding(), qp.stats);
+            Some(ConnectionEntry { local, remote, qp: number, peer_qp, outstanding, stats })
         };
         let objects = &self.objects;
         objects

@@ -88,6 +88,8 @@ pub struct ConnectionEntry {
     pub qp: u32,
     /// Number of the peer's queue pair, if the consumer has set it.
     pub peer_qp: Option<u32>,
+    /// Posted requests that are not complete.
+    pub outstanding: usize,
     /// Statistics.
     pub stats: QpStats,
 }

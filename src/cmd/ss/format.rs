@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use flue_adapter::word;
+use host_stack::stream::OffloadState;
 
 use crate::{
     control::{
@@ -18,7 +19,10 @@ pub(super) fn of(record: &Record, node: &NodeName) -> String {
     let mut words = Fields(String::new());
     if let Some(info) = &record.info {
         words.options(info);
-        words.word(&word(node.congestion_control));
+        // The kernel selects the congestion control of its sockets.
+        if record.offload_state != OffloadState::Kernel {
+            words.word(&word(node.congestion_control));
+        }
         words.variables(info);
     }
     words.moves(record);
@@ -52,7 +56,7 @@ impl Fields {
             ("ts", info.timestamps),
             ("sack", info.sack),
             ("ecn", info.ecn),
-            ("ecnseen", info.ce_received_segs > 0),
+            ("ecnseen", info.ce_received_segs.is_some_and(|count| count > 0)),
         ] {
             if agreed {
                 self.word(word);
@@ -128,8 +132,8 @@ impl Fields {
         if let Some(rtt) = info.min_rtt_ns {
             self.put("minrtt", millis(rtt));
         }
-        self.count("snd_wnd", info.snd_wnd_bytes);
-        self.count("rcv_wnd", info.rcv_wnd_bytes);
+        self.count("snd_wnd", info.snd_wnd_bytes.unwrap_or(0));
+        self.count("rcv_wnd", info.rcv_wnd_bytes.unwrap_or(0));
     }
 
     /// Adds the variables that ss does not have: the migrations of the connection.
@@ -161,6 +165,6 @@ fn millis(nanos: u64) -> String {
 }
 
 /// Formats a rate without the blank that `format_rate` puts before the unit, because a blank ends the word.
-fn bits(rate: f64) -> String {
+pub(super) fn bits(rate: f64) -> String {
     format_rate(rate).replace("bit/s", "bps").replace(' ', "")
 }

@@ -3,7 +3,8 @@ use host_stack::{socket::OffloadPolicy, stream::OffloadState};
 use offload_engine::tcp::{CaState, CongestionAlgorithm};
 
 use super::*;
-use crate::control::record::{Refused, TcpInfo};
+use crate::control::record::Record;
+pub(crate) use crate::control::record::{Refused, TcpInfo};
 
 /// Returns an offloaded connection in ESTAB, or a listener.
 pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
@@ -15,6 +16,7 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
     Record {
         qp: None,
         peer_qp: None,
+        rdma: None,
         handle: 7,
         state: Some(state.into()),
         offload_state,
@@ -32,7 +34,7 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
     }
 }
 
-fn info() -> TcpInfo {
+pub(crate) fn info() -> TcpInfo {
     TcpInfo {
         timestamps: true,
         sack: true,
@@ -49,32 +51,32 @@ fn info() -> TcpInfo {
         pmtu_bytes: 1500,
         snd_cwnd_bytes: 14_480,
         snd_ssthresh_bytes: Some(28_960),
-        snd_wnd_bytes: 65_536,
-        rcv_wnd_bytes: 262_144,
+        snd_wnd_bytes: Some(65_536),
+        rcv_wnd_bytes: Some(262_144),
         rcv_space_bytes: 262_144,
         bytes_sent: 100_000,
         bytes_retrans: 1448,
         bytes_acked: 98_552,
         bytes_received: 5,
-        bytes_delivered: 98_552,
+        bytes_delivered: Some(98_552),
         segs_out: 70,
         segs_in: 36,
-        segs_psh_out: 2,
+        segs_psh_out: Some(2),
         unacked_segs: 1,
         sacked_segs: 0,
         lost_segs: 0,
         retrans_segs: 0,
         total_retrans_segs: 3,
-        fast_retransmits: 1,
-        timeouts: 0,
-        spurious_timeouts: 0,
+        fast_retransmits: Some(1),
+        timeouts: Some(0),
+        spurious_timeouts: Some(0),
         dsack_dups: 0,
         reord_seen: 0,
         delivered_ce_segs: 0,
-        ce_received_segs: 0,
-        challenge_acks: 0,
-        path_mtu_reductions: 0,
-        soft_errors: 0,
+        ce_received_segs: Some(0),
+        challenge_acks: Some(0),
+        path_mtu_reductions: Some(0),
+        soft_errors: Some(0),
         ca_state: CaState::Open,
         pacing_rate_bps: Some(2_500_000),
         last_data_sent_ns: Some(4_000_000),
@@ -85,7 +87,7 @@ fn info() -> TcpInfo {
     }
 }
 
-fn node() -> NodeName {
+pub(crate) fn node() -> NodeName {
     NodeName {
         tap: "flue0".into(),
         pid: 71,
@@ -95,8 +97,10 @@ fn node() -> NodeName {
     }
 }
 
-fn listed(connections: Vec<Record>) -> [Listed; 1] {
-    [Listed { control: "/x.sock".into(), node: Some(node()), connections, error: None }]
+pub(crate) fn listed(connections: Vec<Record>) -> [Listed; 1] {
+    let connections = connections.into_iter().map(Row::from).collect();
+    let (control, at) = ("/x.sock".into(), Instant::now());
+    [Listed { control, at, node: Some(node()), adapter: None, connections, error: None }]
 }
 
 fn args(line: &str) -> SsArgs {
@@ -193,15 +197,17 @@ fn document_has_all_keys() {
     let mut nodes = listed(vec![connection("10.0.0.2:5000", Some("10.0.0.1:1"))]).to_vec();
     nodes.push(Listed {
         control: "/y.sock".into(),
+        at: Instant::now(),
         node: None,
+        adapter: None,
         connections: Vec::new(),
         error: Some("late".into()),
     });
-    let document = serde_json::to_value(ListedNodes { nodes }).unwrap();
+    let document = serde_json::to_value(ListedNodes { unix_time_ns: 7, nodes }).unwrap();
     let connection = &document["nodes"][0]["connections"][0];
     assert_eq!(document["nodes"][0]["tap"], "flue0");
     assert_eq!(connection["offload_state"], "Offloaded");
-    for key in ["last_upload_reason", "last_refusal", "info", "state_tree"] {
+    for key in ["last_upload_reason", "last_refusal", "info", "state_tree", "rdma", "rates"] {
         assert!(connection.get(key).is_some_and(serde_json::Value::is_null), "{key}");
     }
     assert_eq!(document["nodes"][1]["error"], "late");

@@ -1,5 +1,6 @@
 use std::{
     io::{BufRead, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
     path::PathBuf,
     sync::{Arc, Mutex},
 };
@@ -10,7 +11,7 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::status::NdisStatus;
-use rdma_over_tcp::rnic::QpStats;
+use rdma_over_tcp::rnic::{Counters, QpStats};
 
 use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
@@ -26,6 +27,7 @@ struct Fake(Arc<Mutex<State>>);
 struct State {
     rows: Vec<ConnectionRow>,
     queue_pairs: Vec<ConnectionEntry>,
+    statistics: Option<TcpStatistics>,
     moving: Option<(OffloadHandle, Destination)>,
     /// True if the target refuses.
     refuses: bool,
@@ -74,6 +76,15 @@ impl Controlled for Fake {
             "too many connections copied while the node is locked"
         );
         vec![None; handles.len()]
+    }
+
+    fn statistics(&self, handles: &[OffloadHandle]) -> Vec<Option<TcpStatistics>> {
+        vec![self.0.lock().unwrap().statistics; handles.len()]
+    }
+
+    fn counters(&self) -> Option<AdapterCounters> {
+        let counters = Counters { connect: 2, fpdu_out_octets: 100, ..Counters::default() };
+        Some(AdapterCounters::default().plus(&counters).plus(&counters))
     }
 
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
@@ -315,7 +326,8 @@ fn serve_at(socket_path: &ControlSocketPath) -> Result<Option<Control>, Error> {
     serve(Fake::default(), NodeName::of(&NodeOptions::default()), socket_path)
 }
 
-// A connection of a queue pair has its number. A connection during set-up, a listener and other connections have none.
+// A connection of a queue pair has its number and its counters. A connection during set-up, a listener and other
+// connections have none.
 #[test]
 fn connections_have_the_numbers_of_their_queue_pairs() {
     let fake = Fake::default();
@@ -327,7 +339,8 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
         remote: "10.0.0.1:7174".parse().unwrap(),
         qp: 77,
         peer_qp: Some(78),
-        stats: QpStats::default(),
+        outstanding: 3,
+        stats: QpStats { writes: 9, ..QpStats::default() },
     };
     let path = path("pairs");
     fake.0.lock().unwrap().queue_pairs = vec![entry];
@@ -335,6 +348,32 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
     let (_, records) = client::list(control.path(), false).unwrap();
     let numbers: Vec<_> = records.iter().map(|record| (record.qp, record.peer_qp)).collect();
     assert_eq!(numbers, [(Some(77), Some(78)), (None, None), (None, None)]);
+    let counters = records[0].rdma.as_deref().copied().unwrap();
+    assert_eq!((counters.outstanding, counters.writes, counters.reads), (3, 9, 0));
+    assert_eq!(records[1].rdma, None);
+}
+
+// A connection on a kernel socket has the statistics of the kernel. Values that the kernel does not have are null.
+#[test]
+fn kernel_socket_has_statistics_of_the_kernel() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    near.write_all(&[7; 1000]).unwrap();
+    far.read_exact(&mut [0; 1000]).unwrap();
+    let fake = Fake::default();
+    fake.0.lock().unwrap().rows = vec![row(1)];
+    fake.0.lock().unwrap().statistics = TcpStatistics::of(near.as_fd());
+    let control = start(fake, name(), path("statistics")).unwrap();
+    let page = client::page(control.path(), false, client::LIMIT).unwrap();
+    let info = page.connections[0].info.as_deref().unwrap();
+    assert_eq!((info.bytes_sent, info.total_retrans_segs, info.timestamps), (1000, 0, true));
+    assert!(info.rtt_ns.is_some_and(|rtt| rtt > 0) && info.snd_mss_bytes > 500, "{info:?}");
+    assert_eq!(info.snd_cwnd_bytes % info.snd_mss_bytes, 0);
+    assert_eq!((info.snd_ssthresh_bytes, info.timeouts, info.segs_psh_out), (None, None, None));
+    // The sum of two adapters.
+    let adapter = page.adapter.unwrap();
+    assert_eq!((adapter.connects, adapter.fpdu_bytes_sent, adapter.accepts), (4, 200, 0));
 }
 
 // A socket without a listener is replaced; a socket with a server, and a regular file, are refused.

@@ -23,7 +23,7 @@ use offload_engine::{
     link::{Direction, Recorder},
     listing::{ConnectionRow, MigrationCounts, OffloadState, SocketState},
     runtime::Passive,
-    socket::TcpInfo,
+    socket::{TcpInfo, TcpStatistics},
     time::{Duration, Instant},
 };
 use rustix::{
@@ -197,6 +197,11 @@ impl SocketRnic {
         let mut rows: Vec<_> = listeners.chain(connections).flatten().collect();
         rows.sort_by_key(|row| row.handle.0);
         rows
+    }
+
+    /// Returns the kernel's statistics of a connection.
+    pub(crate) fn statistics(&self, handle: OffloadHandle) -> Option<TcpStatistics> {
+        TcpStatistics::of(self.streams.get(&StreamId(handle.0))?.socket.as_fd())
     }
 
     /// True if no byte, handshake or FIN sent is unacknowledged. Makes the kernel send pending acknowledgments at
