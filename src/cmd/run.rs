@@ -267,7 +267,7 @@ impl RunArgs {
         }
         if given.progress == Progress::Manual {
             return Err(Failure::usage(
-                "--progress manual: not supported: a program that blocks does not run the engine: use --progress shared",
+                "--progress manual: not supported: a blocked program does not run the engine: use --progress shared",
             ));
         }
         for (index, one) in self.map.iter().enumerate() {

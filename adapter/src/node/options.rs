@@ -254,7 +254,7 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     pub seed: Option<u64>,
 
-    /// Run the node by a thread (auto), by the application (manual), or by a thread unless the application polls (shared)
+    /// Run the node by a thread (auto), the application (manual), or a thread unless the application polls (shared)
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "HOW", default_value_t))]
     pub progress: Progress,
 

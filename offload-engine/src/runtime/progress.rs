@@ -6,8 +6,8 @@
 //!
 //! A consumer that polls may drive the core with each poll, or poll only for a moment and then spin on memory that the
 //! core writes. The first must not be disturbed, the second must be served immediately. So the thread keeps a score of
-//! its checks ([`Usefulness`]): whether it found work that the consumer was not fetching. By this score it dozes, at most
-//! for [`DOZE`], or sleeps on the descriptors.
+//! its checks ([`Usefulness`]): whether it found work that the consumer was not fetching. By this score it dozes or
+//! sleeps on the descriptors.
 //!
 //! While the thread sleeps on the descriptors, each post is sent immediately by the thread that posts. A consumer that
 //! posts large messages in sequence without a poll would then send each by itself. So after [`POSTS_MIN`] posts
@@ -38,16 +38,13 @@ const POLLS_MIN: u64 = 4;
 /// Weight of a poll that found something to do, and may have taken long.
 const BUSY_POLL: u64 = 16;
 
-/// Polls without a check that was needed, at which the consumer counts as fetching everything. They end a sleep on the
-/// descriptors: arrivals would wake the thread within the system call, where it finds nothing.
+/// Polls without a check that was needed, for [`DOZE`] at least, at which the consumer counts as fetching everything.
+/// They end a sleep on the descriptors: arrivals would wake the thread within the system call, where it finds nothing.
+/// A consumer may poll for its completion as long as the thread of its peer dozes, which is not steady.
 const STEADY_POLLS: u64 = 256;
 
-/// Time after the last poll from which work that the thread finds counts as needed. A consumer yields the CPU between
-/// polls.
-const NEEDED_PAUSE: Duration = Duration::from_micros(3);
-
-/// Time after the last poll from which a consumer does not poll steadily: it spins on memory, or computes.
-const STEADY_PAUSE: Duration = Duration::from_micros(50);
+/// Time after the last poll from which a consumer does not poll: it spins on memory, or computes.
+const POLL_PAUSE: Duration = Duration::from_micros(50);
 
 /// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, at which a consumer counts as
 /// posting.
@@ -79,12 +76,23 @@ enum Driver {
     None,
 }
 
+/// Polls of all consumers.
+#[derive(Clone, Copy)]
+struct Polls {
+    count: u64,
+    /// Time of the last one.
+    at: Instant,
+    /// True if it found nothing, so that the consumer polls again.
+    is_empty: bool,
+}
+
 /// Score of the thread's checks: high if polls of the consumer fetch everything.
 #[derive(Clone, Copy, Default)]
 struct Usefulness {
     useless: u32,
-    /// Polls at the last check that changed the score.
+    /// Polls at the last check that changed the score, and its time.
     polls: u64,
+    at: Instant,
 }
 
 impl Usefulness {
@@ -93,17 +101,18 @@ impl Usefulness {
     /// Highest score.
     const MAX: u32 = 8;
 
-    /// Records a check, `pause` after the last of `polls`, which found work or not. Returns true if the thread dozes,
-    /// false if it sleeps on the descriptors.
-    fn record(&mut self, polls: u64, pause: Duration, busy: bool) -> bool {
-        if polls - self.polls >= STEADY_POLLS && pause < STEADY_PAUSE {
+    /// Records a check at `now`, after `polls`, which found work or not. Returns true if the thread dozes, false if it
+    /// sleeps on the descriptors.
+    fn record(&mut self, now: Instant, polls: Polls, busy: bool) -> bool {
+        let pause = now - polls.at;
+        if polls.count - self.polls >= STEADY_POLLS && now - self.at >= DOZE && pause < POLL_PAUSE {
             self.useless = (self.useless + 1).min(Self::MAX);
-        } else if busy && pause >= NEEDED_PAUSE {
+        } else if busy && (!polls.is_empty || pause >= POLL_PAUSE) {
             self.useless = self.useless.saturating_sub(2);
         } else {
             return false;
         }
-        self.polls = polls;
+        (self.polls, self.at) = (polls.count, now);
         self.useless >= Self::DOZES_MIN
     }
 }
@@ -116,12 +125,15 @@ pub struct Presence {
     polls: AtomicU64,
     /// Time of the last poll, nanoseconds of the core's clock.
     polled_at: AtomicU64,
+    /// True if it found nothing to do.
+    is_empty: AtomicBool,
     /// Posts that may wait.
     posts: AtomicU64,
     /// Count of posts that ends the sleep of the thread on the descriptors; 0 while it does not sleep there.
     relief_of_posts: AtomicU64,
-    /// The same for polls.
+    /// The same for polls, and the time from which it applies, nanoseconds of the core's clock.
     relief_of_polls: AtomicU64,
+    relief_at: AtomicU64,
     is_requested: AtomicBool,
     doorbell: Doorbell,
 }
@@ -136,22 +148,26 @@ impl Presence {
             waiting: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
+            is_empty: AtomicBool::new(false),
             posts: AtomicU64::new(0),
             relief_of_posts: AtomicU64::new(0),
             relief_of_polls: AtomicU64::new(0),
+            relief_at: AtomicU64::new(0),
             is_requested: AtomicBool::new(false),
             doorbell: Doorbell::new()?,
         })
     }
 
-    /// Records a poll by a consumer at `now`, a `busy` one as several. Returns true if the thread must be woken: the consumer
-    /// polls steadily.
+    /// Records a poll by a consumer at `now`, a `busy` one as several. Returns true if the thread must be woken: the
+    /// consumer polls steadily.
     #[inline]
     fn polled(&self, now: Instant, busy: bool) -> bool {
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.is_empty.store(!busy, Ordering::Relaxed);
         let weight = if busy { BUSY_POLL } else { 1 };
         let polls = self.polls.fetch_add(weight, Ordering::Relaxed) + weight;
-        Self::is_reached(&self.relief_of_polls, polls)
+        now.as_nanos() >= self.relief_at.load(Ordering::Relaxed)
+            && Self::is_reached(&self.relief_of_polls, polls)
     }
 
     /// Returns true once when `count` has reached the relief.
@@ -177,10 +193,10 @@ impl Presence {
         self.doorbell.ring();
     }
 
-    /// Returns the count of polls, and the time since the last one.
-    fn polls(&self, now: Instant) -> (u64, Duration) {
-        let polled_at = Instant::from_nanos(self.polled_at.load(Ordering::Relaxed));
-        (self.polls.load(Ordering::Relaxed), now - polled_at)
+    fn polls(&self) -> Polls {
+        let at = Instant::from_nanos(self.polled_at.load(Ordering::Relaxed));
+        let is_empty = self.is_empty.load(Ordering::Relaxed);
+        Polls { count: self.polls.load(Ordering::Relaxed), at, is_empty }
     }
 
     fn has_waiters(&self) -> bool {
@@ -268,17 +284,17 @@ impl<K: Passive> Monitor<K> {
                 }
                 Driver::Unseen { has_polled } => {
                     let now = self.now();
-                    let (polls, pause) = presence.polls(now);
+                    let polls = presence.polls();
                     let busy = self.try_progress(now);
-                    match (usefulness.record(polls, pause, busy == Some(true)), busy) {
+                    match (usefulness.record(now, polls, busy == Some(true)), busy) {
                         (true, _) => true,
                         (false, Some(true)) => false,
                         // One is in a call, which may be a long one that sends.
                         (false, None) if !has_polled => true,
-                        (false, _) => !self.sleep_alone(presence, usefulness.polls),
+                        (false, _) => !self.sleep_alone(presence, &usefulness),
                     }
                 }
-                Driver::None => !self.progress() && !self.sleep_alone(presence, usefulness.polls),
+                Driver::None => !self.progress() && !self.sleep_alone(presence, &usefulness),
             };
             if dozes {
                 presence.doze(|| self.is_stopping());
@@ -294,15 +310,16 @@ impl<K: Passive> Monitor<K> {
         presence.doorbell.ring();
     }
 
-    /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits, or polls steadily after `polls`.
-    /// Returns false if another thread already does.
-    fn sleep_alone(&self, presence: &Presence, polls: u64) -> bool {
+    /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits, or has polled steadily since the
+    /// score changed. Returns false if another thread already does.
+    fn sleep_alone(&self, presence: &Presence, usefulness: &Usefulness) -> bool {
         if !self.begin_sleep() {
             return false;
         }
         let posts = presence.posts.load(Ordering::Relaxed);
         presence.relief_of_posts.store(posts + POSTS_MIN, Ordering::Relaxed);
-        presence.relief_of_polls.store(polls + STEADY_POLLS, Ordering::Relaxed);
+        presence.relief_at.store((usefulness.at + DOZE).as_nanos(), Ordering::Relaxed);
+        presence.relief_of_polls.store(usefulness.polls + STEADY_POLLS, Ordering::Relaxed);
         let is_news =
             || presence.has_waiters() || self.is_stopping() || self.is_due_for_progress_thread();
         self.sleep_unless(None, false, |_| is_news());
@@ -322,7 +339,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{engine::Callback, runtime::Progress, time};
+    use crate::{engine::Callback, runtime::Progress};
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -334,17 +351,17 @@ mod tests {
     }
 
     impl Passive for Posts {
-        fn poll(&mut self, now: time::Instant) -> io::Result<bool> {
+        fn poll(&mut self, now: Instant) -> io::Result<bool> {
             Ok(self.settle(now))
         }
 
-        fn settle(&mut self, _now: time::Instant) -> bool {
+        fn settle(&mut self, _now: Instant) -> bool {
             let count = std::mem::take(&mut self.waiting);
             self.sent.extend(std::iter::repeat_n(thread::current().id(), count));
             count > 0
         }
 
-        fn poll_at(&self, _now: time::Instant) -> Option<time::Instant> {
+        fn poll_at(&self, _now: Instant) -> Option<Instant> {
             None
         }
 
@@ -360,7 +377,7 @@ mod tests {
 
         fn device_lost(&mut self) {}
 
-        fn repeat_last_acks(&mut self, _now: time::Instant) {}
+        fn repeat_last_acks(&mut self, _now: Instant) {}
     }
 
     fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -383,8 +400,9 @@ mod tests {
         assert!(matches!(driver(), Driver::Unseen { has_polled: false }));
         assert!(!poll(true));
         assert!(matches!(driver(), Driver::Unseen { has_polled: true }));
-        let all = POLLS_MIN * 2 - 1 + BUSY_POLL;
-        assert_eq!(presence.polls(Instant::from_micros(12)), (all, NEEDED_PAUSE));
+        let Polls { count, at, is_empty } = presence.polls();
+        assert_eq!((count, at), (POLLS_MIN * 2 - 1 + BUSY_POLL, Instant::from_micros(9)));
+        assert!(!is_empty);
         for check in 1..=POSTING_DOZES_MAX + 1 {
             (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
             match check <= POSTING_DOZES_MAX {
@@ -405,40 +423,45 @@ mod tests {
     #[test]
     fn sleep_ends_once_at_its_relief() {
         let presence = Presence::new().unwrap();
-        presence.relief_of_polls.store(BUSY_POLL + 1, Ordering::Relaxed);
+        presence.relief_of_polls.store(BUSY_POLL, Ordering::Relaxed);
+        presence.relief_at.store(2, Ordering::Relaxed);
         presence.relief_of_posts.store(2, Ordering::Relaxed);
-        assert_eq!(
-            [true, false, false].map(|busy| presence.polled(Instant::ZERO, busy)),
-            [false, true, false]
-        );
+        let polls = [1, 2, 3].map(|at| presence.polled(Instant::from_nanos(at), true));
+        assert_eq!(polls, [false, true, false]);
         assert_eq!([(); 3].map(|()| presence.post()), [false, true, false]);
     }
 
     #[test]
     fn thread_dozes_while_polls_fetch_everything_and_sleeps_on_descriptors_otherwise() {
         let mut usefulness = Usefulness::default();
-        let mut polls = 0;
-        let mut record = |more, pause, busy| {
-            polls += more;
-            usefulness.record(polls, pause, busy)
+        let (mut now, mut count) = (Instant::ZERO, 0);
+        // A check some time after `more` polls, the last of which found nothing if `is_empty`.
+        let mut record = |more, time, is_empty, busy| {
+            (now, count) = (now + time, count + more);
+            usefulness.record(now, Polls { count, at: now, is_empty }, busy)
         };
-        let short = NEEDED_PAUSE - Duration::from_nanos(1);
-        // Some polls, then memory: the thread finds the data.
+        // Polls for a completion, also long ones, then memory: the thread finds the data.
         for round in 0..100 {
-            assert!(!record(STEADY_POLLS - 1, short, false), "{round}");
-            assert!(!record(0, NEEDED_PAUSE, true), "{round}");
+            assert!(!record(STEADY_POLLS - 1, DOZE * 2, true, false), "{round}");
+            assert!(!record(STEADY_POLLS, DOZE / 2, true, true), "{round}");
+            assert!(!record(0, DOZE / 2, false, true), "{round}");
         }
         // Polls alone, though the thread is faster than the consumer at times.
-        let dozes = [(); 10].map(|()| record(STEADY_POLLS / 2, short, true));
+        let dozes = [(); 10].map(|()| record(STEADY_POLLS / 2, DOZE / 2, true, true));
         let expected = [false, false, false, false, false, false, false, true, false, true];
         assert_eq!(dozes, expected);
-        let dozes = [(); 6].map(|()| record(STEADY_POLLS, short, false));
-        assert!(dozes.iter().all(|it| *it), "{dozes:?}");
+        let dozes = [(); 6].map(|()| record(STEADY_POLLS, DOZE, true, false));
+        assert_eq!(dozes, [true; 6]);
         // The consumer computes.
-        assert!(!record(0, Duration::from_secs(1), false));
-        // Many polls, then memory.
-        let dozes = [(); 4].map(|()| record(STEADY_POLLS, STEADY_PAUSE, true));
+        assert!(!record(0, Duration::from_secs(1), true, false));
+        // Few polls, then memory.
+        let dozes = [(); 4].map(|()| record(1, DOZE, false, true));
         assert_eq!(dozes, [true, true, false, false]);
+        // Many polls, then memory for a long time.
+        usefulness.useless = Usefulness::MAX;
+        let polls = Polls { count: u64::MAX, at: now, is_empty: true };
+        assert!(usefulness.record(now + DOZE, polls, true));
+        assert_eq!(usefulness.useless, Usefulness::MAX - 2);
     }
 
     // While the thread sleeps, each post is sent by the thread that posts.

@@ -260,17 +260,19 @@ impl View {
             KeyCode::Char(letter) => text.push(letter),
             KeyCode::Backspace => drop(text.pop()),
             KeyCode::Esc => self.screen.input = None,
-            KeyCode::Enter => match Filter::parse(&[text.clone()], States::connected()) {
-                Ok(filter) => {
-                    self.model.set_filter(filter);
-                    self.model.clear_message();
-                    self.screen.input = None;
+            KeyCode::Enter => {
+                match Filter::parse(std::slice::from_ref(text), States::connected()) {
+                    Ok(filter) => {
+                        self.model.set_filter(filter);
+                        self.model.clear_message();
+                        self.screen.input = None;
+                    }
+                    Err(failure) => {
+                        self.model.set_message(failure.message);
+                        self.screen.input = None;
+                    }
                 }
-                Err(failure) => {
-                    self.model.set_message(failure.message);
-                    self.screen.input = None;
-                }
-            },
+            }
             _ => {}
         }
     }
