@@ -354,6 +354,13 @@ impl<C: NodeClient> Node<C> {
         result
     }
 
+    /// Reports that [`Node::progress_once`] returned true and brought the caller nothing, so that it polls again.
+    pub fn expect_poll(&self) {
+        if let Some(presence) = &self.presence {
+            presence.expect_poll();
+        }
+    }
+
     /// Reports that the caller may sleep in a system call of its own: with shared progress, the node's thread runs the
     /// loop.
     pub fn expect_sleep(&self) {

@@ -82,7 +82,7 @@ struct Polls {
     count: u64,
     /// Time of the last one.
     at: Instant,
-    /// True if it found nothing, so that the consumer polls again.
+    /// True if it brought the consumer nothing, so that it polls again.
     is_empty: bool,
 }
 
@@ -125,7 +125,7 @@ pub struct Presence {
     polls: AtomicU64,
     /// Time of the last poll, nanoseconds of the core's clock.
     polled_at: AtomicU64,
-    /// True if it found nothing to do.
+    /// True if it found nothing, or nothing for the consumer.
     is_empty: AtomicBool,
     /// Posts that may wait.
     posts: AtomicU64,
@@ -182,6 +182,12 @@ impl Presence {
     fn post(&self) -> bool {
         let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
         Self::is_reached(&self.relief_of_posts, posts)
+    }
+
+    /// Reports that the last poll brought the consumer nothing, so that it polls again.
+    #[inline]
+    pub fn expect_poll(&self) {
+        self.is_empty.store(true, Ordering::Relaxed);
     }
 
     /// Has the thread drive the core, unless a consumer waits.

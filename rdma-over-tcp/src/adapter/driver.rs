@@ -50,6 +50,9 @@ pub trait Driver: Send + Sync {
         false
     }
 
+    /// Reports that [`Driver::progress`] returned true and brought the consumer nothing: it polls again.
+    fn expect_poll(&self) {}
+
     /// Reports that a consumer requested a notification without entering the core. It may then sleep in a system call
     /// of its own.
     fn expect_sleep(&self) {}

@@ -98,6 +98,10 @@ impl Driver for Node<NodeRnic> {
         self.progress_once()
     }
 
+    fn expect_poll(&self) {
+        Self::expect_poll(self);
+    }
+
     fn expect_sleep(&self) {
         Self::expect_sleep(self);
     }

@@ -122,6 +122,10 @@ impl Driver for Sockets {
         self.shared.progress_of_poll(&self.presence)
     }
 
+    fn expect_poll(&self) {
+        self.presence.expect_poll();
+    }
+
     fn expect_sleep(&self) {
         self.presence.request();
     }

@@ -1,6 +1,6 @@
 //! `flue metrics`: exporter for Prometheus. Nodes are queried at each scrape.
 //!
-//! One thread serves one client at a time ([`http`] has the limits); [`exposition`] has the table of the metrics.
+//! One thread serves one client at a time (`http` has the limits); `exposition` has the table of the metrics.
 
 mod exposition;
 mod http;

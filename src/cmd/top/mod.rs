@@ -1,6 +1,6 @@
 //! `flue top`: live view of connections and queue pairs of all nodes of the user.
 //!
-//! [`model`] is the state and [`view`] the drawing, both without a terminal. A thread lists the nodes at each interval,
+//! `model` is the state and `view` the drawing, both without a terminal. A thread lists the nodes at each interval,
 //! and a thread per request migrates a connection, so that a node that does not reply does not block the keys.
 
 mod model;

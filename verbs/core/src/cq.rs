@@ -195,9 +195,11 @@ impl Cq {
             0 => {
                 let is_busy = self.device.progress();
                 let count = self.queue.poll(results);
-                if count == 0 && !is_busy {
+                match (count, is_busy) {
+                    (0, true) => self.device.expect_poll(),
                     // Programs poll in a loop; on few CPUs the thread or peer that they wait for needs the CPU.
-                    std::thread::yield_now();
+                    (0, false) => std::thread::yield_now(),
+                    _ => {}
                 }
                 Ok(count)
             }
