@@ -530,10 +530,13 @@ impl<C: NodeClient> Node<C> {
     /// Runs the loop once, with manual or shared progress, for consumers that poll. With automatic progress the node's
     /// threads run it, and this does nothing. Returns true if there was any work. Not for callbacks.
     pub fn progress_once(&self) -> bool {
-        match (self.progress(), &self.presence) {
-            (Progress::Manual, _) => self.shared.progress(),
-            (Progress::Shared, Some(presence)) => self.shared.progress_of_poll(presence),
-            _ => false,
+        match self.progress() {
+            Progress::Automatic => false,
+            Progress::Manual => self.shared.progress(),
+            Progress::Shared => {
+                let Some(presence) = &self.presence else { return false };
+                self.shared.progress_of_poll(presence)
+            }
         }
     }
 

@@ -254,7 +254,9 @@ pub struct NodeOptions {
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     pub seed: Option<u64>,
 
-    /// Run the node by a thread (auto), the application (manual), or a thread unless the application polls (shared)
+    /// Run the node by a thread, the application, or both
+    ///
+    /// With "shared", the application runs the node while it waits or polls, and a thread otherwise.
     #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "HOW", default_value_t))]
     pub progress: Progress,
 

@@ -87,7 +87,7 @@ struct Polls {
 }
 
 /// Score of the thread's checks: high if polls of the consumer fetch everything.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Usefulness {
     useless: u32,
     /// Polls at the last check that changed the score, and its time.
@@ -96,24 +96,41 @@ struct Usefulness {
 }
 
 impl Usefulness {
-    /// Score from which the thread dozes.
+    /// Score from which the thread dozes while a consumer polls.
     const DOZES_MIN: u32 = 4;
-    /// Highest score.
+    /// Highest score, and the first.
     const MAX: u32 = 8;
 
-    /// Records a check at `now`, after `polls`, which found work or not. Returns true if the thread dozes, false if it
-    /// sleeps on the descriptors.
-    fn record(&mut self, now: Instant, polls: Polls, busy: bool) -> bool {
-        let pause = now - polls.at;
-        if polls.count - self.polls >= STEADY_POLLS && now - self.at >= DOZE && pause < POLL_PAUSE {
-            self.useless = (self.useless + 1).min(Self::MAX);
-        } else if busy && (!polls.is_empty || pause >= POLL_PAUSE) {
+    const fn new() -> Self {
+        Self { useless: Self::MAX, polls: 0, at: Instant::ZERO }
+    }
+
+    const fn dozes(&self) -> bool {
+        self.useless >= Self::DOZES_MIN
+    }
+
+    /// Records a check at `now`, after `polls`, which found work or not. `has_polled`: since the last check. Returns
+    /// true if the thread dozes, false if it sleeps on the descriptors.
+    fn record(&mut self, now: Instant, polls: Polls, has_polled: bool, busy: bool) -> bool {
+        let is_polling = now - polls.at < POLL_PAUSE;
+        let is_needed = busy && (!is_polling || !polls.is_empty && !self.dozes());
+        let is_useless = match self.dozes() {
+            true => has_polled,
+            false => {
+                let count = polls.count - self.polls;
+                is_polling && count >= STEADY_POLLS && now - self.at >= DOZE
+            }
+        };
+        if is_needed {
+            // A consumer that alternates between polls and memory has useless checks too.
             self.useless = self.useless.saturating_sub(2);
+        } else if is_useless {
+            self.useless = (self.useless + 1).min(Self::MAX);
         } else {
             return false;
         }
         (self.polls, self.at) = (polls.count, now);
-        self.useless >= Self::DOZES_MIN
+        self.dozes()
     }
 }
 
@@ -260,11 +277,14 @@ impl<K: Passive> Monitor<K> {
 
     /// Runs the loop once for a consumer that polls, unless another thread runs it. Returns true if there was anything
     /// to do.
-    #[inline]
+    // With automatic progress each poll of an empty queue skips it, and must not save registers for the loop.
+    #[inline(never)]
     pub fn progress_of_poll(&self, presence: &Presence) -> bool {
         let now = self.now();
         let busy = self.try_progress(now).unwrap_or(false);
-        if presence.polled(now, busy) {
+        // A poll that found something may have taken long.
+        let ended = if busy { self.now() } else { now };
+        if presence.polled(ended, busy) {
             self.doorbell().ring();
         }
         busy
@@ -279,7 +299,7 @@ impl<K: Passive> Monitor<K> {
 
     /// Runs the background thread, until [`Monitor::stop_progress_thread`].
     pub fn progress_thread(&self, presence: &Presence) {
-        let (mut seen, mut usefulness) = (Seen::default(), Usefulness::default());
+        let (mut seen, mut usefulness) = (Seen::default(), Usefulness::new());
         while !self.is_stopping() {
             self.deliver_of_progress_thread();
             let dozes = match presence.driver(&mut seen) {
@@ -292,7 +312,7 @@ impl<K: Passive> Monitor<K> {
                     let now = self.now();
                     let polls = presence.polls();
                     let busy = self.try_progress(now);
-                    match (usefulness.record(now, polls, busy == Some(true)), busy) {
+                    match (usefulness.record(now, polls, has_polled, busy == Some(true)), busy) {
                         (true, _) => true,
                         (false, Some(true)) => false,
                         // One is in a call, which may be a long one that sends.
@@ -439,35 +459,28 @@ mod tests {
 
     #[test]
     fn thread_dozes_while_polls_fetch_everything_and_sleeps_on_descriptors_otherwise() {
-        let mut usefulness = Usefulness::default();
-        let (mut now, mut count) = (Instant::ZERO, 0);
-        // A check some time after `more` polls, the last of which found nothing if `is_empty`.
-        let mut record = |more, time, is_empty, busy| {
-            (now, count) = (now + time, count + more);
-            usefulness.record(now, Polls { count, at: now, is_empty }, busy)
+        let mut usefulness = Usefulness::new();
+        let mut now = Instant::ZERO;
+        let mut count = 0;
+        // A check after `more` polls, and `pause` after the last one, which found nothing if `is_empty`.
+        let mut record = |more: u64, pause, is_empty, busy| {
+            (now, count) = (now + DOZE, count + more);
+            let at = Instant::from_nanos(now.as_nanos().saturating_sub(pause));
+            usefulness.record(now, Polls { count, at, is_empty }, more > 0, busy)
         };
-        // Polls for a completion, also long ones, then memory: the thread finds the data.
+        let pause = POLL_PAUSE.as_nanos() as u64;
+        // Polls alone, some of which find something.
+        (0..100).for_each(|check| assert!(record(4, pause - 1, check % 2 == 0, true), "{check}"));
+        assert!(!record(0, pause, true, false), "the consumer computes");
+        // Polls for a completion, then memory: the thread finds the data.
+        assert_eq!([(); 3].map(|()| record(4, pause, false, true)), [true, true, false]);
         for round in 0..100 {
-            assert!(!record(STEADY_POLLS - 1, DOZE * 2, true, false), "{round}");
-            assert!(!record(STEADY_POLLS, DOZE / 2, true, true), "{round}");
-            assert!(!record(0, DOZE / 2, false, true), "{round}");
+            assert!(!record(STEADY_POLLS - 1, 0, true, true), "{round}");
+            assert!(!record(1, 0, false, true), "{round}");
         }
-        // Polls alone, though the thread is faster than the consumer at times.
-        let dozes = [(); 10].map(|()| record(STEADY_POLLS / 2, DOZE / 2, true, true));
-        let expected = [false, false, false, false, false, false, false, true, false, true];
-        assert_eq!(dozes, expected);
-        let dozes = [(); 6].map(|()| record(STEADY_POLLS, DOZE, true, false));
-        assert_eq!(dozes, [true; 6]);
-        // The consumer computes.
-        assert!(!record(0, Duration::from_secs(1), true, false));
-        // Few polls, then memory.
-        let dozes = [(); 4].map(|()| record(1, DOZE, false, true));
-        assert_eq!(dozes, [true, true, false, false]);
-        // Many polls, then memory for a long time.
-        usefulness.useless = Usefulness::MAX;
-        let polls = Polls { count: u64::MAX, at: now, is_empty: true };
-        assert!(usefulness.record(now + DOZE, polls, true));
-        assert_eq!(usefulness.useless, Usefulness::MAX - 2);
+        // Polls alone again.
+        let dozes = [(); 6].map(|()| record(STEADY_POLLS, 0, true, true));
+        assert_eq!(dozes, [false, false, false, true, true, true]);
     }
 
     // While the thread sleeps, each post is sent by the thread that posts.

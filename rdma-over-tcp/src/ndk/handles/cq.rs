@@ -36,12 +36,8 @@ impl Cq {
     fn poll_as<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         match self.queue.poll(results) {
             0 => {
-                let is_busy = self.adapter.progress();
-                let count = self.queue.poll(results);
-                if count == 0 && is_busy {
-                    self.adapter.expect_poll();
-                }
-                count
+                self.adapter.progress();
+                self.queue.poll(results)
             }
             count => count,
         }
