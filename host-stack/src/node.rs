@@ -611,7 +611,9 @@ impl Drop for Threads {
             shared.stop();
             shared.doorbell().ring();
         }
-        self.presences.iter().for_each(|presence| presence.request());
+        for (shared, presence) in self.shards.iter().zip(&self.presences) {
+            shared.stop_progress_thread(presence);
+        }
         self.host_doorbell.ring();
         if !std::thread::panicking() {
             self.finish_manual();

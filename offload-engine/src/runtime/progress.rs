@@ -70,7 +70,7 @@ enum Driver {
     /// None: a consumer posts one request after the other, and nothing arrives. Waiting posts are sent once per
     /// [`DOZE`].
     Poster,
-    /// None recorded, unless a consumer is in a call, or polls. True if one has polled since the last check.
+    /// None recorded, unless a consumer is in a call, or polls. `has_polled`: one has since the last check.
     Unseen { has_polled: bool },
     /// None: a consumer is about to sleep.
     None,
@@ -130,7 +130,7 @@ impl Usefulness {
             return false;
         }
         (self.polls, self.at) = (polls.count, now);
-        self.dozes()
+        has_polled && self.dozes()
     }
 }
 
@@ -472,6 +472,8 @@ mod tests {
         // Polls alone, some of which find something.
         (0..100).for_each(|check| assert!(record(4, pause - 1, check % 2 == 0, true), "{check}"));
         assert!(!record(0, pause, true, false), "the consumer computes");
+        assert!(!record(0, pause, true, true), "it computes while data arrives");
+        (0..8).for_each(|_| assert!(record(4, 0, true, false)));
         // Polls for a completion, then memory: the thread finds the data.
         assert_eq!([(); 3].map(|()| record(4, pause, false, true)), [true, true, false]);
         for round in 0..100 {
