@@ -7,8 +7,8 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Cq, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx, NtStatus,
-    OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, Cq, CrcRequest, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx,
+    NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Connection, Incoming},
 };
 
@@ -55,7 +55,11 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
     let role = args.role()?;
     let options = adapter::resolve(&args.node, args.queues, args.transport.transport, args.mpa)?;
     adapter::show(&options, console);
-    let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
+    let config = AdapterConfig {
+        fpdu_size: FpduSize::Emss,
+        crc: CrcRequest::Auto,
+        ..AdapterConfig::default()
+    };
     // The connection uses the first queue.
     let opened = OpenAdapter::open(&options, config)?;
     opened.interruptible(|waiter| {

@@ -10,8 +10,8 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_adapter::{AdapterOptions, OpenAdapter, control::server::Control};
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, CallError, Connector, DisconnectReason, Disconnection, FpduSize,
-    Listener, ListenerConfig, NdkResultEx, NtStatus, PendingCall, Qp, ReadLimit,
+    Adapter, AdapterConfig, CallError, Connector, CrcRequest, DisconnectReason, Disconnection,
+    FpduSize, Listener, ListenerConfig, NdkResultEx, NtStatus, PendingCall, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
     reject_and_close,
 };
@@ -89,8 +89,12 @@ impl PerfNode {
         let fpdu_size = node.map_or(FpduSize::Max, |_| FpduSize::default());
         // The peer is a flue perf of the same kind, so it supports RFC 7306.
         let rfc7306 = plan.kind.is_extension();
-        let opened =
-            options.open(AdapterConfig { rfc7306, fpdu_size, ..AdapterConfig::default() })?;
+        let opened = options.open(AdapterConfig {
+            rfc7306,
+            fpdu_size,
+            crc: CrcRequest::Auto,
+            ..AdapterConfig::default()
+        })?;
         let OpenAdapter { adapters, nodes, vnet_header, config: _ } = opened;
         if let (Some(node), Some(vnet_header)) = (node, vnet_header) {
             reporter.link(vnet_header, node);
