@@ -304,6 +304,8 @@ pub fn parse_receive_wait(text: &str) -> Result<Duration, String> {
 mod tests {
     use std::{env, fs, process};
 
+    use rdma_over_tcp::rnic::CrcRequest;
+
     use super::*;
     use crate::control::client::{self, Nodes};
 
