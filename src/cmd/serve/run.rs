@@ -34,6 +34,7 @@ use crate::{
     adapter::{self, OpenAdapter, Waiter},
     failure::Failure,
     report::Console,
+    station::Station,
 };
 
 /// Requests in addition to echoes.
@@ -52,10 +53,9 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
     adapter::show(&options, console);
     let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
     // The connections use the first queue.
-    let opened = OpenAdapter::open(&options, config)?;
+    let opened = OpenAdapter::open(&options, config, console)?;
     opened.interruptible(|waiter| {
-        let ended =
-            Server::new(args, waiter, &opened.adapter).and_then(|server| server.serve(console));
+        let ended = Server::new(args, waiter, &opened).and_then(|server| server.serve(console));
         // Peers close without error only after their FINs are acknowledged.
         opened.linger();
         ended
@@ -63,7 +63,7 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
 }
 
 fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
-    result.map_err(|status| Failure::work(format!("NDK: {what}: {status}")))
+    result.map_err(|status| Station::default().status(what, status))
 }
 
 /// State of a connection.
@@ -166,6 +166,7 @@ struct Server<'a> {
     args: &'a ServeArgs,
     waiter: Waiter<'a>,
     adapter: &'a Adapter,
+    station: &'a Station,
     pd: Pd,
     cq: Cq,
     /// Kept alive because peers access it.
@@ -181,7 +182,11 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(args: &'a ServeArgs, waiter: Waiter<'a>, adapter: &'a Adapter) -> Result<Self, Failure> {
+    fn new(
+        args: &'a ServeArgs,
+        waiter: Waiter<'a>,
+        OpenAdapter { adapter, station, .. }: &'a OpenAdapter,
+    ) -> Result<Self, Failure> {
         let pd = checked("create a PD", adapter.create_pd())?;
         let own = 2 * u32::from(args.receives) + SPARE_REQUESTS;
         let wake = waiter.waker.clone();
@@ -200,6 +205,7 @@ impl<'a> Server<'a> {
             args,
             waiter,
             adapter,
+            station,
             pd,
             cq,
             _regions: regions,
@@ -222,7 +228,8 @@ impl<'a> Server<'a> {
         let (listener, incoming) = self.listen()?;
         let local = self.args.local()?;
         let address = listener.local_address().unwrap_or(local);
-        self.log(console, &Event::Listening { address, regions: self.offered.clone() });
+        let shown = self.station.shown(address);
+        self.log(console, &Event::Listening { address, shown, regions: self.offered.clone() });
         watch_log_reader(&self.waiter, &self.is_log_closed)?;
         loop {
             // Fail fast: without this, the peers' tests would continue without a log.
