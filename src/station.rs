@@ -157,7 +157,8 @@ impl Station {
 }
 
 /// Remedies for a TAP that is connected to nothing.
-const REMEDY: &str = "--host-addr IP/PREFIX connects this machine, --bridge BRIDGE other nodes; \"flue up\" starts connected nodes";
+const REMEDY: &str = "--host-addr IP/PREFIX connects this machine, --bridge BRIDGE other nodes; \"flue up\" starts \
+                      connected nodes";
 
 /// Text of a status.
 struct Words(NtStatus);

@@ -131,17 +131,17 @@ fn doctor_has_a_verdict_for_the_commands_of_an_ordinary_user() {
     if lacks(NEEDS) || lacks(&[Need::InitialRoot, Need::Tool("setpriv"), Need::Tool("unshare")]) {
         return;
     }
-    let (host, scratch) = (machine(), Scratch::new());
-    let run = |line: &str| {
-        let command = as_ordinary_user(&scratch, Path::new(FLUE), line);
+    let (host, scratches) = (machine(), [Scratch::new(), Scratch::new()]);
+    let run = |line: &str, scratch: &Scratch| {
+        let command = as_ordinary_user(scratch, Path::new(FLUE), line);
         Process::start(&host, command, Output::Lines)
     };
-    let mut doctor = run("doctor");
+    let mut doctor = run("doctor", &scratches[0]);
     doctor.wait(LIMIT);
     let said = doctor.all_lines(LIMIT);
     assert!(said.contains("unusable flue nc, rping, perf, serve, wire, run --tap"), "{said}");
     assert!(said.contains("usable   flue rping, serve, lab --transport kernel"), "{said}");
-    run("nc -l 5000").expect_exit(3, LIMIT);
+    run("nc -l 5000", &scratches[1]).expect_exit(3, LIMIT);
 }
 
 #[test]
@@ -208,6 +208,8 @@ fn signal_is_success_of_a_server_and_a_status_of_other_commands() {
         return;
     }
     let host = machine();
+    let mut server = start(&host, "perf write-bw --stack kernel -p 6000");
+    server.expect_line("listening", LIMIT);
     for (line, ready, stopped) in [
         ("serve --transport kernel", "listening", true),
         ("perf write-bw --stack kernel", "listening", true),
@@ -219,9 +221,8 @@ fn signal_is_success_of_a_server_and_a_status_of_other_commands() {
         ("serve --transport kernel -1", "listening", false),
         ("rping -s --transport kernel", "listening", false),
         ("nc -l 5000 --bridge br0", "listening", false),
-        ("rping -c -a 10.77.0.9 --bridge br0", "# seed", false),
-        ("perf write-bw --bridge br0 10.77.0.9", "# seed", false),
-        ("lab --drop 20 --transport tap", "namespaces", false),
+        ("perf write-bw --stack kernel -p 6000 -D 60 --interval 0.1 127.0.0.1", "msg/s", false),
+        ("lab -v --drop 20", "A  connecting to", false),
     ] {
         for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
             let mut process = start(&host, line);

@@ -168,7 +168,7 @@ fn documents_of_commands_are_valid() {
         check(&line, documents(&flue(&host, &line).stdout));
         serving.expect_exit(0, LIMIT);
     }
-    let mut serving = server(&host, "serve --transport kernel -1 --json", "listening");
+    let mut serving = server(&host, "serve --transport kernel --echo -1 --json", "listening");
     flue(&host, "rping -c --transport kernel -a 127.0.0.1 -C 1");
     serving.expect_exit(0, LIMIT);
     let lines = serving.all_lines(LIMIT);

@@ -186,7 +186,8 @@ mod tests {
     use super::*;
     use crate::contest::Metric;
 
-    const TEXT: &str = r#"{"schema": "flue.perf/1", "config": {"kind": "write-lat", "role": "client"}, "result": {"measurements": [
+    const TEXT: &str = r#"{"schema": "flue.perf/1", "config": {"kind": "write-lat", "role": "client"},
+        "result": {"measurements": [
         {"size_bytes": 8, "iterations": 1000, "warm_up_iterations": 20, "seconds": 0.5, "bytes": 8000,
          "bandwidth_bps": null, "messages_per_second": 2e3,
          "latency_ns": {"samples": 1000, "min": 2000, "mean": 2500.5, "p50": 2400, "p90": 2600, "p99": 3000,
