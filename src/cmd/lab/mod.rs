@@ -463,8 +463,8 @@ mod tests {
         assert_ne!(a.mac(), b.mac());
         assert_eq!((a.seed(), b.seed()), (5, 6));
         assert_eq!(a.pcap, None, "no file without --pcap");
-        let [a, b] = resolve("--pcap a.pcapng").unwrap().nodes.map(|setup| setup.node.pcap);
-        assert_eq!((a.as_deref(), b), (Some(Path::new("a.pcapng")), None), "only node A");
+        let files = resolve("--pcap a.pcapng").unwrap().nodes.map(|setup| setup.node.pcap);
+        assert_eq!(files, [Some("a.pcapng".into()), None], "only node A has a capture");
         assert_eq!(a.bridge.as_deref(), Some(BRIDGE_DEFAULT));
         let six = resolve("--addr fd77::1/64 --addr 10.1.0.9/16").unwrap();
         let addresses: Vec<_> =
