@@ -34,6 +34,13 @@ rows! { &["perf"];
     "--json-stream" => json_stream;
     "--backlog" => backlog;
     "--max-pending-mpa" => max_pending_mpa;
+    "--timeout" => timeout;
+}
+
+fn timeout(bench: &Bench) {
+    for kind in ["write-bw", "tcp-bw"] {
+        crate::nc::assert_limit(bench, &format!("perf {kind} 10.0.0.99"));
+    }
 }
 
 /// Longer than the reset of a displaced connection takes, shorter than the time limit of a Request.

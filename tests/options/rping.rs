@@ -30,6 +30,11 @@ rows! { &["rping"];
     "--show" => show;
     "--validate" => validate;
     "--transport" => transport;
+    "--timeout" => timeout;
+}
+
+fn timeout(bench: &Bench) {
+    crate::nc::assert_limit(bench, "rping -c -a 10.0.0.99");
 }
 
 /// Starts a server on node 3.
