@@ -26,7 +26,7 @@ SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()].|\x1b[=>78]")
 
 
 class Screen:
-    """Cells of the terminal, as far as the program uses it: cursor positions, clearing, text."""
+    """Cells of the terminal, as far as flue uses it: cursor positions, clearing, text."""
 
     def __init__(self):
         self.cells = [[" "] * COLUMNS for _ in range(ROWS)]
@@ -55,6 +55,10 @@ class Screen:
             if letter == "H":
                 row, _, column = numbers.partition(";")
                 self.row, self.column = int(row or 1) - 1, int(column or 1) - 1
+            elif letter == "K" and self.row < ROWS:
+                # 2: the whole line, otherwise from the cursor.
+                start = 0 if numbers == "2" else self.column
+                self.cells[self.row][start:] = [" "] * (COLUMNS - start)
             elif letter == "J":
                 self.cells = [[" "] * COLUMNS for _ in range(ROWS)]
 

@@ -40,7 +40,7 @@ pub mod units;
 pub use self::{
     error::{Cause, Error},
     format::{parse_word, word},
-    mpa::{MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch},
+    mpa::{Crc, MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch},
     node::{
         ADDRESS_DEFAULT, ADDRESSES_MAX, Capacity, ChimneyOptions, INTERFACE_NAME_BYTES_MAX,
         Impairment, MAX_RETRANSMISSIONS_DEFAULT, MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, NdkNode,

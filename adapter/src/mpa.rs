@@ -2,7 +2,7 @@
 
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
-    rnic::Config,
+    rnic::{Config, CrcRequest},
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,19 @@ pub enum Switch {
     On,
     /// Disabled.
     Off,
+}
+
+/// Condition for requesting CRCs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Crc {
+    /// Always
+    On,
+    /// Never
+    Off,
+    /// Unless both ends have the same IP address, or loopback addresses
+    Auto,
 }
 
 /// The revision of MPA.
@@ -52,10 +65,10 @@ pub enum Rtr {
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "MPA options"))]
 pub struct MpaAcceptOptions {
-    /// Request CRCs of FPDUs; used if either end requests them [default: on]
+    /// Request CRCs of FPDUs; used if either end requests them [default: auto]
     #[cfg_attr(feature = "clap", arg(long = "mpa-crc", value_enum, value_name = "WHEN"))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub crc: Option<Switch>,
+    pub crc: Option<Crc>,
 
     /// Request markers from the peer [default: off]
     #[cfg_attr(feature = "clap", arg(long = "mpa-markers", value_enum, value_name = "WHEN"))]
@@ -105,7 +118,12 @@ impl MpaOptions {
             Some(MpaRevision::Auto) => (Revision::Two, true),
         };
         Config {
-            crc: is_on(crc, config.crc),
+            crc: match crc {
+                Some(Crc::On) => CrcRequest::On,
+                Some(Crc::Off) => CrcRequest::Off,
+                Some(Crc::Auto) => CrcRequest::Auto,
+                None => config.crc,
+            },
             markers: is_on(markers, config.markers),
             rtr: match rtr {
                 None => config.rtr,

@@ -331,11 +331,12 @@ mod tests {
             receive_wait: Duration::from_secs(30),
             rfc7306: true,
             markers: true,
+            crc: CrcRequest::Auto,
             ..Config::default()
         };
         let kept = AdapterOptions::default().configure(program());
-        assert!(kept.rfc7306 && kept.markers && kept.crc && !kept.retry_plain);
-        assert_eq!(kept.receive_wait, Duration::from_secs(30));
+        assert!(kept.rfc7306 && kept.markers && !kept.retry_plain);
+        assert_eq!((kept.crc, kept.receive_wait), (CrcRequest::Auto, Duration::from_secs(30)));
         let mpa = r#"{"crc":"off","markers":"off","rtr":"send","revision":"auto"}"#;
         let options = AdapterOptions {
             mpa: serde_json::from_str(mpa).unwrap(),
@@ -344,9 +345,9 @@ mod tests {
             ..AdapterOptions::default()
         };
         let given = options.configure(program());
-        assert!(!given.rfc7306 && !given.markers && !given.crc && given.retry_plain);
+        assert!(!given.rfc7306 && !given.markers && given.retry_plain);
         assert!(given.rtr.send && !given.rtr.write && !given.rtr.read);
-        assert_eq!(given.receive_wait, Duration::ZERO);
+        assert_eq!((given.crc, given.receive_wait), (CrcRequest::Off, Duration::ZERO));
         assert_eq!(options.to_string().parse::<AdapterOptions>().unwrap(), options);
     }
 

@@ -51,14 +51,14 @@ mod text;
 mod tools;
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use clap::{Args, Subcommand};
 use flue_network::environment;
-use flue_report::{Console, Document, failure::Failure};
+use flue_report::{Console, Document, Style, failure::Failure, progress::Progress};
 
 use self::{
     baseline::BaselineArgs,
@@ -210,16 +210,19 @@ fn run_bench(args: &BenchArgs, build: Build, console: &mut Console<'_>) -> Resul
     show_setup(&report, console);
     let programs = installed.programs.clone();
     let tools = Tools::new(&namespaces, &signals, args.seconds, args.mtu, programs);
-    let mut bench = Bench { tools, pace: Pace::new(), progress: Progress::new(args.quiet) };
+    let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
+    let total = rounds::count(&groups, rounds) as u64;
+    let style = Style { quiet: args.quiet, ..console.style() };
+    let progress = Progress::new(Instant::now(), total, style);
+    let mut bench = Bench { tools, pace: Pace::new(), progress };
     report.contests =
         groups.iter().map(|group| Contest::new(group, bench.scores(group, &installed))).collect();
-    let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
     let mut ended = rounds::run(&groups, &mut report.contests, rounds, &mut bench);
     for (group, contest) in groups.iter().zip(&mut report.contests) {
         contest.summarize(group);
     }
     if ended.is_ok() && args.syscalls {
-        ended = bench.count_calls(&groups, &installed, &scratch.0, &mut report);
+        ended = bench.count_calls(&groups, &installed, &scratch.0, &mut report, total);
     }
     bench.progress.clear();
     report.interrupted_by = ended.err();
@@ -391,10 +394,12 @@ impl Bench<'_> {
         installed: &Installed,
         scratch: &Path,
         report: &mut Report,
+        done: u64,
     ) -> Result<(), i32> {
         let Some(strace) = &installed.strace else { return Ok(()) };
         for group in groups.iter().filter(|group| group.is_row) {
-            self.progress.line(&format!("system calls: {}", group.id));
+            let text = format!("system calls: {}", group.id);
+            self.progress.update(Instant::now(), done, &text);
             let job = &group.contestants[0].job;
             let counted = self.tools.count_calls(strace, scratch, &group.id, &group.title, job);
             let calls = match counted {
@@ -432,32 +437,8 @@ impl Measure for Bench<'_> {
             }
             Some(Err(why)) => format!("failed: {why}"),
         };
-        self.progress.line(&format!("{done}/{all}  round {round}  {}  {name}  {result}", group.id));
-    }
-}
-
-/// Progress line on a terminal.
-struct Progress {
-    is_on: bool,
-}
-
-impl Progress {
-    fn new(quiet: bool) -> Self {
-        Self { is_on: !quiet && rustix::termios::isatty(io::stderr()) }
-    }
-
-    fn line(&self, text: &str) {
-        if self.is_on {
-            let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |it| it.ws_col);
-            let text: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
-            // The terminal may be closed.
-            let _ = write!(io::stderr(), "\r\x1b[K{text}");
-            let _ = io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        self.line("");
+        let text = format!("{done}/{all}  round {round}  {}  {name}  {result}", group.id);
+        self.progress.update(Instant::now(), *done as u64, &text);
     }
 }
 

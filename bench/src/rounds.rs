@@ -55,6 +55,11 @@ impl Rounds {
     }
 }
 
+/// Returns the number of measurements.
+pub(super) fn count(groups: &[Group], rounds: Rounds) -> usize {
+    groups.iter().map(|it| it.contestants.len() * rounds.of(it) as usize).sum()
+}
+
 /// Runs all rounds and adds the samples to `contests`, which correspond to `groups`.
 ///
 /// # Errors
@@ -65,7 +70,7 @@ pub(super) fn run(
     rounds: Rounds,
     tool: &mut impl Measure,
 ) -> Result<(), i32> {
-    let all = groups.iter().map(|it| it.contestants.len() * rounds.of(it) as usize).sum();
+    let all = count(groups, rounds);
     let mut done = 0;
     for round in 1..=rounds.rows.max(rounds.points) {
         let mut shared: HashMap<&Job, Result<Sample, String>> = HashMap::new();

@@ -1,9 +1,10 @@
 //! Output of flue's commands. [`Console`] prints steps and results on standard output and everything else on standard
 //! error. With `--json` it prints one document only. [`failure`] has the kinds of failures and their exit statuses;
-//! [`table`] and [`units`] format text, [`svg`] draws charts.
+//! [`table`] and [`units`] format text, [`svg`] draws charts, [`progress`] shows the progress of long commands.
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod progress;
 pub mod stdout;
 pub mod svg;
 pub mod table;

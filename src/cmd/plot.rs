@@ -1,7 +1,8 @@
 //! `flue plot`: draws a trace of `--tcp-trace` as SVG.
 //!
 //! One connection in three panels over one time axis: windows and bytes in flight, RTT, rate. Colored bands in the
-//! background mark fast recovery, recovery after a retransmission timeout, and responses to ECN.
+//! background mark the time in the host stack, fast recovery, recovery after a retransmission timeout, and responses to
+//! ECN.
 
 mod draw;
 #[cfg(test)]
@@ -38,6 +39,11 @@ pub struct PlotArgs {
     #[arg(long, value_name = "TEXT")]
     pub connection: Option<String>,
 
+    /// Set the width of the picture, pixels: 320..=4000
+    #[arg(long, value_name = "PIXELS", default_value_t = 1200,
+          value_parser = clap::value_parser!(u16).range(320..=4000))]
+    pub width: u16,
+
     /// Output options.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -66,6 +72,8 @@ struct Row {
     pacing_rate: Option<f64>,
     delivered: f64,
     state: State,
+    /// True if the connection was uploaded with this row.
+    is_in_host: bool,
 }
 
 /// Congestion state of the sender.
@@ -97,7 +105,7 @@ pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let connection = choose(connections, args.connection.as_deref())
         .map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
     let file = args.picture.clone().unwrap_or_else(|| args.file.with_extension("svg"));
-    fs::write(&file, draw::draw(&connection))
+    fs::write(&file, draw::draw(&connection, args.width))
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
     let drawn = PlotResult { file, connection: connection.name, rows: connection.rows.len() };
     console.print(format_args!(
@@ -180,6 +188,7 @@ struct Columns {
     pacing_rate: usize,
     delivered: usize,
     state: usize,
+    offload_state: usize,
 }
 
 impl Columns {
@@ -197,6 +206,7 @@ impl Columns {
             pacing_rate: find("pacing_rate")?,
             delivered: find("delivered")?,
             state: find("ca_state")?,
+            offload_state: find("offload_state")?,
         })
     }
 
@@ -226,6 +236,11 @@ impl Columns {
                 "recovery" => State::Recovery,
                 "loss" => State::Loss,
                 other => return Err(format!("{other:?}: expected a congestion state")),
+            },
+            is_in_host: match cells[self.offload_state] {
+                "offloaded" => false,
+                "in_host" => true,
+                other => return Err(format!("{other:?}: expected offloaded or in_host")),
             },
         })
     }

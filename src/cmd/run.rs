@@ -7,6 +7,7 @@
 //! program's parent instead (`launcher`).
 
 mod directory;
+mod environments;
 mod files;
 pub(crate) mod launcher;
 mod library;

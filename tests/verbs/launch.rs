@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use flue_adapter::{
-    AdapterOptions, MpaRevision, OPTIONS_VARIABLE, Rtr, SocketsOptions, Switch, TransportOptions,
+    AdapterOptions, Crc, MpaRevision, OPTIONS_VARIABLE, Rtr, SocketsOptions, TransportOptions,
 };
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, find_tool, lacks};
@@ -115,7 +115,7 @@ fn environment_has_library_first_and_options() {
         line.unwrap_or_default().parse().unwrap_or_else(|error| panic!("{error}: {out}"))
     };
     let mut expected = AdapterOptions::default();
-    expected.mpa.accept.crc = Some(Switch::Off);
+    expected.mpa.accept.crc = Some(Crc::Off);
     expected.mpa.revision = Some(MpaRevision::Auto);
     let pcap = Some(here.join("%p.pcapng"));
     expected.transport = TransportOptions::Sockets(SocketsOptions { pcap, seed: None });
@@ -127,7 +127,7 @@ fn environment_has_library_first_and_options() {
     command.env(OPTIONS_VARIABLE, expected.to_string());
     command.env("FLUE_VERBS_MPA_CRC", "off").env("FLUE_VERBS_RFC7306", "on");
     let (_, out, err) = run(&mut command);
-    expected.mpa.accept.crc = Some(Switch::On);
+    expected.mpa.accept.crc = Some(Crc::On);
     expected.mpa.accept.rtr = Some(Rtr::Read);
     assert_eq!(passed(&out), expected, "{err}");
     assert!(!out.contains("FLUE_VERBS_MPA_CRC") && out.contains("FLUE_VERBS_RFC7306=on"), "{out}");

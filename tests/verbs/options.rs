@@ -62,9 +62,19 @@ fn is_lacking() -> bool {
 
 /// Requests of a client with these options, which receive no Reply.
 fn requests(host: &Namespace, options: &str, connections: usize) -> Vec<Frame> {
-    let listener = host.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+    requests_to(host, options, Ipv4Addr::LOCALHOST, connections)
+}
+
+/// As [`requests`], from 127.0.0.1 to this address.
+fn requests_to(
+    host: &Namespace,
+    options: &str,
+    server: Ipv4Addr,
+    connections: usize,
+) -> Vec<Frame> {
+    let listener = host.run(|| TcpListener::bind((server, 0))).expect("a free port");
     let port = listener.local_addr().expect("a bound socket").port();
-    let line = format!("rping -c -a 127.0.0.1 -p {port} -C 1");
+    let line = format!("rping -c -a {server} -I 127.0.0.1 -p {port} -C 1");
     let mut client = Group::start(host, under_flue(options, &line));
     let frames = (0..connections).map(|_| {
         let mut socket = listener.accept().expect("a client").0;
@@ -121,9 +131,19 @@ fn mpa_crc() {
         return;
     }
     let host = machine();
-    for (options, is_on) in [("", true), ("--mpa-crc on", true), ("--mpa-crc off", false)] {
-        assert_eq!(requests(&host, options, 1)[0].crc, is_on, "{options}");
+    let (loopback, other) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 77, 0, 1));
+    for (options, server, is_on) in [
+        ("", loopback, false),
+        ("", other, true),
+        ("--mpa-crc auto", loopback, false),
+        ("--mpa-crc on", loopback, true),
+        ("--mpa-crc off", other, false),
+    ] {
+        assert_eq!(requests_to(&host, options, server, 1)[0].crc, is_on, "{options}");
+    }
+    for options in ["", "--mpa-crc on", "--mpa-crc off"] {
         ping(&host, options, "--mpa-crc off");
+        ping(&host, "--mpa-crc off", options);
     }
 }
 

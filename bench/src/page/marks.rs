@@ -1,8 +1,37 @@
-//! Colors and markers of the systems.
+//! Colors and markers of the systems, and the two widths of a chart.
 
 use flue_report::svg::{Canvas, Point};
 
 use crate::contest::System;
+
+/// Width for which a chart is drawn. A page contains each chart in both; the style sheet shows the one for the window,
+/// so that text is about as large as that of the page in both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Width {
+    /// Windows of more than 1,000 pixels.
+    Wide,
+    /// Smaller windows, down to 400 pixels.
+    Narrow,
+}
+
+/// Pixels of a narrow chart: a window of 400 pixels without its margins.
+pub(super) const NARROW: f64 = 354.0;
+
+impl Width {
+    /// Returns the geometry of this width.
+    pub(super) fn of<T>(self, wide: T, narrow: T) -> T {
+        match self {
+            Self::Wide => wide,
+            Self::Narrow => narrow,
+        }
+    }
+
+    /// Returns the HTML with both widths; `None` if there is nothing to draw.
+    pub(super) fn both(draw: impl Fn(Self) -> Option<String>) -> Option<String> {
+        let (wide, narrow) = (draw(Self::Wide)?, draw(Self::Narrow)?);
+        Some(format!("<div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div>"))
+    }
+}
 
 /// Returns the style class with the color of a system.
 pub(super) const fn class_of(system: System) -> &'static str {

@@ -12,7 +12,7 @@ use flue_report::{
     units::{format_bytes, three_digits},
 };
 
-use self::lines::ChartStyle;
+use self::{lines::ChartStyle, marks::Width};
 use super::{
     contest::{Bound, Metric, Panel},
     outcome::{Contest, Line, Report, Score},
@@ -172,7 +172,7 @@ fn tiles(out: &mut String, report: &Report) {
 }
 
 fn goals(out: &mut String, report: &Report) {
-    if let Some(chart) = bars::goals(report) {
+    if let Some(chart) = Width::both(|width| bars::goals(report, width)) {
         out.push_str(
             "<h2>Goals</h2>\n<p>Result relative to the goal: met at the line, better to its right, also for latency \
              and CPU time.</p>\n",
@@ -199,8 +199,9 @@ fn range(metric: Metric, summary: Option<Summary>) -> String {
 
 fn rows(out: &mut String, report: &Report) {
     out.push_str(
-        "<table><thead><tr><th>work</th><th>unit</th><th class=\"n\">flue</th><th>peer</th><th class=\"n\">\
-         </th><th class=\"n\">ratio</th><th>goal</th><th></th><th>stretch</th><th></th></tr></thead><tbody>\n",
+        "<table><thead><tr><th>name</th><th>work</th><th>unit</th><th class=\"n\">flue</th><th>peer</th>\
+         <th class=\"n\"></th><th class=\"n\">ratio</th><th>goal</th><th></th><th>stretch</th><th></th>\
+         </tr></thead><tbody>\n",
     );
     let mut last = "";
     for (contest, line) in report.lines() {
@@ -222,8 +223,9 @@ fn rows(out: &mut String, report: &Report) {
         let ratio = line.ratio.map_or_else(String::new, |it| three_digits(it.ratio));
         let _ = writeln!(
             out,
-            "<tr{class}><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{other}</td>\
+            "<tr{class}><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{other}</td>\
              <td class=\"n\">{ratio}</td><td>{}</td>{}<td>{}</td>{}</tr>",
+            escaped(&contest.id),
             escaped(&contest.title),
             line.unit,
             range(line.metric, line.flue),
@@ -259,7 +261,7 @@ fn sizes(out: &mut String, report: &Report) {
                 in_bytes: true,
                 label: &label,
             };
-            if let Some(chart) = lines::chart(points, &style) {
+            if let Some(chart) = Width::both(|width| lines::chart(points, &style, width)) {
                 card(&mut charts, &label, &chart);
             }
         }
@@ -269,7 +271,7 @@ fn sizes(out: &mut String, report: &Report) {
             out,
             "<h2>Message size</h2>\n<p>flue uses TAPs on one bridge, with CRC; the others use a veth pair. Kernel TCP \
              is a byte stream, written in chunks of the message size. Vertical bars show the range of the \
-             rounds.</p>\n<div class=\"pair\">\n{charts}</div>"
+             rounds. Lines join neighboring sizes only.</p>\n<div class=\"pair\">\n{charts}</div>"
         );
     }
 }
@@ -281,15 +283,15 @@ fn card(out: &mut String, title: &str, chart: &str) {
 fn latencies(out: &mut String, report: &Report) {
     let mut charts = String::new();
     for contest in report.contests.iter().filter(|it| it.metric == Metric::LatencyP50Ns) {
-        if let Some(chart) = percentiles::chart(contest) {
+        if let Some(chart) = Width::both(|width| percentiles::chart(contest, width)) {
             card(&mut charts, &contest.title, &chart);
         }
     }
     if !charts.is_empty() {
         let _ = writeln!(
             out,
-            "<h2>Latency</h2>\n<p>Medians of the rounds. The number is p50; the smaller markers to its right are \
-             p90, p99, p99.9 and the maximum. Hover for values. UCX reports p50, p99 and p99.9 only. The TAP's floor \
+            "<h2>Latency</h2>\n<p>Medians of the rounds. The number is p50; smaller markers are higher percentiles \
+             and the maximum. Hover for values. UCX reports p50, p99 and p99.9 only. The TAP's floor \
              is the round trip of a frame without any protocol.</p>\n<div class=\"pair\">\n{charts}</div>"
         );
     }
@@ -300,7 +302,7 @@ fn cpu_time(out: &mut String, report: &Report) {
         contest.is_row && contest.metric == Metric::BandwidthBps && contest.id != "connections-100"
     };
     let contests: Vec<&Contest> = report.contests.iter().filter(is_large).collect();
-    if let Some(chart) = bars::cpu_time(&contests) {
+    if let Some(chart) = Width::both(|width| bars::cpu_time(&contests, width)) {
         let _ = writeln!(
             out,
             "<h2>CPU time</h2>\n<p>Of both ends, user and system, for 10⁹ bytes. Polling counts as CPU time. UCX \
@@ -320,7 +322,7 @@ fn counts(out: &mut String, report: &Report) {
         let across = if *panel == Panel::Connections { "connections" } else { "queues" };
         let metric = Metric::BandwidthBps;
         let style = ChartStyle { across, metric, is_log: false, in_bytes: false, label: title };
-        if let Some(chart) = lines::chart(&points, &style) {
+        if let Some(chart) = Width::both(|width| lines::chart(&points, &style, width)) {
             card(&mut charts, title, &chart);
         }
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     catalog,
-    contest::System,
+    contest::{Group, System},
     installed::Peer,
     machine::{Build, Machine},
     outcome::{Attempt, Settings},
@@ -48,7 +48,10 @@ fn sample(system: System, at: u64, round: u32) -> Sample {
 
 /// Returns a report with failures and missing peers. `untrusted` replaces all text of external origin.
 fn report(untrusted: &str) -> Report {
-    let groups = catalog::groups(false);
+    report_of(&catalog::groups(false), untrusted)
+}
+
+fn report_of(groups: &[Group], untrusted: &str) -> Report {
     let contests = groups.iter().map(|group| {
         let scores = group.contestants.iter().map(|contestant| {
             let system = contestant.system;
@@ -158,8 +161,8 @@ fn check_text(text: &str) {
 fn page_is_well_formed_and_self_contained() {
     let page = html(&report("plain words"));
     let elements = elements(&page);
-    // Goals; three sizes, twice each; seven latencies; CPU time; connections, queues.
-    assert_eq!(elements["svg"], 1 + 6 + 7 + 1 + 2);
+    // Goals; three sizes, twice each; seven latencies; CPU time; connections, queues. Each in two widths.
+    assert_eq!(elements["svg"], 2 * (1 + 6 + 7 + 1 + 2));
     assert!(elements["title"] > 100, "values have tooltips");
     for word in ["http:", "https:", "src=", "<script", "@import", "url(", "<link", "NaN", "inf"] {
         assert!(!page.contains(word), "{word}");
@@ -167,6 +170,53 @@ fn page_is_well_formed_and_self_contained() {
     for word in ["iperf3", "goal ≥ 0.75 ×", "RDMA Write over message size", "readv 0.900"] {
         assert!(page.contains(word), "{word}");
     }
+}
+
+/// Returns the attribute of each element that has it, as numbers.
+fn numbers(page: &str, attribute: &str) -> Vec<f64> {
+    let separator = format!(" {attribute}=\"");
+    let pieces = page.split(&separator).skip(1);
+    pieces.filter_map(|it| it.split(['"', ' ']).next()?.parse().ok()).collect()
+}
+
+// A window of 400 pixels has 354 within its margins: a wider chart would be scaled down, with its text.
+#[test]
+fn narrow_charts_fit_a_window_of_400_pixels() {
+    let page = html(&report("plain words"));
+    let narrow: Vec<&str> = page.split("<div class=\"narrow\"><svg").skip(1).collect();
+    assert_eq!(narrow.len(), 1 + 6 + 7 + 1 + 2);
+    for chart in narrow {
+        let (chart, _) = chart.split_once("</svg>").unwrap();
+        let (_, size) = chart.split_once("viewBox=\"0 0 ").unwrap();
+        assert_eq!(size.split(' ').next(), Some("354"));
+        for attribute in ["x", "x1", "x2", "cx"] {
+            let places = numbers(chart, attribute);
+            assert!(places.iter().all(|it| (0.0..=354.0).contains(it)), "{attribute} {places:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_named_by_their_work() {
+    let page = html(&report("plain words"));
+    let (charts, _) = page.split_once("<h2>All samples").unwrap();
+    assert!(charts.contains(">RDMA Write, 1 MiB, CRC on<"), "a chart has the work");
+    assert!(!charts.contains(">write-1m</text>"), "no chart has the name of a row");
+    assert!(charts.contains("<td>write-1m</td><td>RDMA Write, 1 MiB, CRC on</td>"), "legend");
+}
+
+// Four sizes, 64 B to 1 MiB: a line would suggest values in between.
+#[test]
+fn distant_sizes_are_not_joined() {
+    let lines = |quick| {
+        let page = html(&report_of(&catalog::groups(quick), "plain words"));
+        let (_, sizes) = page.split_once("<h2>Message size").unwrap();
+        let (sizes, _) = sizes.split_once("<h2>").unwrap();
+        assert!(sizes.contains("<circle"), "the points are drawn");
+        sizes.matches("<path class=\"line ").count()
+    };
+    assert_eq!(lines(true), 0);
+    assert_eq!(lines(false), 3 * 2 * 2 * 4);
 }
 
 #[test]

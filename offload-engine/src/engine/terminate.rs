@@ -122,7 +122,7 @@ impl Engine {
             self.release(now, slot);
             return None;
         }
-        self.trace(now, slot);
+        self.trace_upload(now, slot);
         let offloaded = self.remove(slot)?;
         let Offloaded { handle, client: tag, flow, tcp, held, early, .. } = *offloaded;
         self.mark_uploaded(flow);

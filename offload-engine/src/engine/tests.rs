@@ -790,9 +790,9 @@ fn trace_has_one_row_per_change() {
     let name = "10.0.0.1:80-10.0.0.2:9000";
     let row = |time: u32, rest: &str| format!("{time},{name},{rest}");
     assert_eq!(lines[0], super::trace::TRACE_HEADER);
-    assert_eq!(lines[1], row(1_000, "14600,,,,1000000,0,60000,60000,,0,0,open"));
-    assert_eq!(lines[2], row(1_000, "14600,,,,1000000,3000,60000,60000,,0,0,open"));
+    assert_eq!(lines[1], row(1_000, "14600,,,,1000000,0,60000,60000,,0,0,open,offloaded"));
+    assert_eq!(lines[2], row(1_000, "14600,,,,1000000,3000,60000,60000,,0,0,open,offloaded"));
     assert!(lines[3].starts_with(&row(21_000, "14600,,20000,")), "{}", lines[3]);
-    assert!(lines[3].ends_with(",0,60000,60000,,3000,0,open"), "{}", lines[3]);
+    assert!(lines[3].ends_with(",0,60000,60000,,3000,0,open,offloaded"), "{}", lines[3]);
     assert_eq!(lines.len(), 4, "{text}");
 }

@@ -1,5 +1,5 @@
 //! Trace of congestion control: one row of CSV after a connection was processed, if its state has changed since its
-//! last row.
+//! last row, and one when it is uploaded.
 //!
 //! Disabled unless an output is set. The cost of a disabled trace is one check whenever a connection is processed. Rows
 //! are written on the engine's thread, into any buffer of the output. An output that fails is closed, and the error is
@@ -20,7 +20,7 @@ use crate::{
 
 /// Header line with the names of the columns. Units are bytes where none is named. An empty cell is unknown.
 pub const TRACE_HEADER: &str = "time_us,connection,cwnd,ssthresh,srtt_us,rttvar_us,rto_us,in_flight,\
-                                snd_wnd,rcv_wnd,pacing_rate,delivered,retrans,ca_state";
+                                snd_wnd,rcv_wnd,pacing_rate,delivered,retrans,ca_state,offload_state";
 
 /// Row: one connection at one time. Its text is a line of CSV without line terminator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,11 +31,13 @@ pub struct TraceRow {
     pub flow: FlowKey,
     /// Sample.
     pub sample: TraceSample,
+    /// True in the last row before the host stack has the connection, false in all others.
+    pub is_uploaded: bool,
 }
 
 impl fmt::Display for TraceRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time, flow, sample } = self;
+        let Self { time, flow, sample, is_uploaded } = self;
         let TraceSample {
             cwnd,
             ssthresh,
@@ -63,10 +65,11 @@ impl fmt::Display for TraceRow {
             CaState::Recovery => "recovery",
             CaState::Loss => "loss",
         };
+        let offload_state = if *is_uploaded { "in_host" } else { "offloaded" };
         write!(
             f,
             "{},{}-{},{cwnd},{ssthresh},{srtt},{rttvar},{rto},{in_flight},{snd_wnd},{rcv_wnd},\
-             {pacing_rate},{delivered},{retrans},{state}",
+             {pacing_rate},{delivered},{retrans},{state},{offload_state}",
             time.as_micros(),
             flow.local(),
             flow.remote()
@@ -124,21 +127,26 @@ impl Engine {
     #[inline]
     pub(super) fn trace(&mut self, now: Instant, slot: usize) {
         if self.trace.is_some() {
-            self.trace_slot(now, slot);
+            self.trace_slot(now, slot, false);
         }
     }
 
+    /// Writes the last row of a connection before its upload.
+    pub(super) fn trace_upload(&mut self, now: Instant, slot: usize) {
+        self.trace_slot(now, slot, true);
+    }
+
     #[cold]
-    fn trace_slot(&mut self, now: Instant, slot: usize) {
+    fn trace_slot(&mut self, now: Instant, slot: usize, is_uploaded: bool) {
         let Some(trace) = &mut self.trace else { return };
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let sample = offloaded.tcp.trace_sample();
-        if offloaded.last_sample.as_deref() != Some(&sample) {
+        if is_uploaded || offloaded.last_sample.as_deref() != Some(&sample) {
             match &mut offloaded.last_sample {
                 Some(last) => **last = sample,
                 none => *none = Some(Box::new(sample)),
             }
-            trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });
+            trace.write(&TraceRow { time: now, flow: offloaded.flow, sample, is_uploaded });
         }
     }
 }

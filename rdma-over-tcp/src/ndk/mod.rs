@@ -56,8 +56,8 @@ pub use crate::{
     rdmap::AtomicOperation,
     rnic::{
         COPY_ASIDE_MAX, CallbackThread, Capabilities, CloseCompletion, Config as AdapterConfig,
-        ConnectCause, ConnectionEntry, Counters, Data, Deferral, FpduSize, History, ListenerConfig,
-        PAGE_SIZE, QpLimits, QpStats, ReadLimit, RegisteredBuffer, Sge,
+        ConnectCause, ConnectionEntry, Counters, CrcRequest, Data, Deferral, FpduSize, History,
+        ListenerConfig, PAGE_SIZE, QpLimits, QpStats, ReadLimit, RegisteredBuffer, Sge,
     },
     transport::CaptureOutput,
 };

@@ -148,6 +148,29 @@ pub struct Deferral {
     pub delay_max: Duration,
 }
 
+/// Request for CRCs of FPDUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CrcRequest {
+    /// CRCs are requested: the default of RFC 5044 §4.4.
+    On,
+    /// CRCs are not requested.
+    Off,
+    /// CRCs are requested unless both ends are on this host, as far as the transport knows
+    /// ([`is_on_one_host`](super::transport::LlpStream::is_on_one_host)). Data then stays in the memory of the host.
+    Auto,
+}
+
+impl CrcRequest {
+    /// Returns true if CRCs are requested on a connection.
+    pub(crate) fn applies(self, is_on_one_host: impl FnOnce() -> bool) -> bool {
+        match self {
+            Self::On => true,
+            Self::Off => false,
+            Self::Auto => !is_on_one_host(),
+        }
+    }
+}
+
 /// Configuration of an adapter.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -159,8 +182,8 @@ pub struct Config {
     pub seed: u128,
     /// Size of FPDUs.
     pub fpdu_size: FpduSize,
-    /// True if CRCs are requested. CRCs are also used if the peer requests them.
-    pub crc: bool,
+    /// Request for CRCs. CRCs are also used if the peer requests them.
+    pub crc: CrcRequest,
     /// True if markers are requested from the peer.
     pub markers: bool,
     /// Revision of the Request. Revision 1 is for peers that support no other: there is no RTR, read limits are not
@@ -228,7 +251,7 @@ impl Default for Config {
             capabilities: Capabilities::default(),
             seed: 1,
             fpdu_size: FpduSize::default(),
-            crc: true,
+            crc: CrcRequest::On,
             markers: false,
             revision: Revision::Two,
             rtr: RtrSet { send: false, write: true, read: true },

@@ -61,7 +61,7 @@ pub use offload_engine::runtime::Urgency;
 pub use self::{
     calls::post::FastRegister,
     config::{
-        CallbackThread, Capabilities, Config, Deferral, FpduSize, KEEP_ALIVE_IDLE,
+        CallbackThread, Capabilities, Config, CrcRequest, Deferral, FpduSize, KEEP_ALIVE_IDLE,
         KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Limits, ListenerConfig,
     },
     connection::{

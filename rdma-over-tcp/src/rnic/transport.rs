@@ -69,6 +69,11 @@ pub(crate) trait LlpStream {
         false
     }
 
+    /// Returns true if data does not leave this host. For infrequent queries: it may be a system call.
+    fn is_on_one_host(&self) -> bool {
+        false
+    }
+
     /// Returns true if so much data is in flight that the adapter is called again soon: posts may be deferred until
     /// then and sent together.
     fn is_busy(&self) -> bool {

@@ -18,7 +18,7 @@ use offload_engine::{
 use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
-    ndk::{AdapterConfig, AtomicOperation, FpduSize, OpFlags, QpLimits, ReadLimit},
+    ndk::{AdapterConfig, AtomicOperation, CrcRequest, FpduSize, OpFlags, QpLimits, ReadLimit},
 };
 
 use crate::extensions::Target;
@@ -100,7 +100,7 @@ impl Plan {
                 1 => FpduSize::Max,
                 _ => FpduSize::Auto,
             },
-            crc,
+            crc: if crc { CrcRequest::On } else { CrcRequest::Off },
             markers: once_in(rng, 3),
             rtr,
             // A lost SYN or FIN costs seconds; none of these limits may end a connection.

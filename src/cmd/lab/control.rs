@@ -195,6 +195,13 @@ pub enum Report {
         /// Negotiated parameters.
         negotiated: Negotiated,
     },
+    /// Progress of a transfer, from the node that requests it.
+    Progress {
+        /// Kind of the transfer.
+        passage: TransferKind,
+        /// Bytes of the requests that have completed.
+        bytes: u64,
+    },
     /// A transfer is complete; this node's measurements.
     Passed {
         /// Kind of the transfer.

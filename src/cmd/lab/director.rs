@@ -34,6 +34,8 @@ pub enum Action {
     Order(Side, Order),
     /// Print a step.
     Print(String),
+    /// Show the bytes transferred, of all transfers.
+    Progress(TransferKind, u64),
     /// Both nodes are done.
     Finish,
 }
@@ -217,6 +219,13 @@ impl Director {
             Report::Connected { negotiated } => {
                 self.node(side).negotiated = Some(negotiated);
                 negotiated.to_string()
+            }
+            Report::Progress { passage, bytes } => {
+                // The result of the same transfer may be reported earlier, by the other node.
+                let before = self.result.operations.iter().filter(|it| it.operation != passage);
+                let before: u64 = before.map(|it| it.bytes).sum();
+                self.actions.push_back(Action::Progress(passage, before + bytes));
+                return Ok(());
             }
             Report::Passed { passage, bytes, time_ns, counters, state } => {
                 // A has the file in every transfer, so only the counters of A describe its segments.

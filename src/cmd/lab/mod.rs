@@ -23,7 +23,6 @@ pub mod session;
 
 use std::{
     fmt, fs,
-    io::{self, Write as _},
     net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Command,
@@ -39,7 +38,7 @@ use self::{
     children::{Children, Input},
     control::{NodePlan, Side},
     director::{Action, Director, LabResult},
-    script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
+    script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, TransferKind, WINDOW_RECEIVES_MAX},
 };
 use crate::{
     adapter::{Transport, TransportArgs},
@@ -49,7 +48,7 @@ use crate::{
     namespace::{self, EntryMethod},
     net::{NamespaceOf, Netlink, VethEnd},
     options::{NodeArgs, NodeSetup, OutputArgs},
-    report::Console,
+    report::{Console, progress::Progress},
     units::{IpPrefix, format_bytes},
 };
 
@@ -331,20 +330,25 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         }
         command
     };
-    let progress = Progress::new(args);
     let mut director = Director::new(Side::BOTH.map(|side| config.plan(side, is_loopback)));
     let mtu_bytes = config.nodes[0].node.mtu_bytes;
+    let total = TransferKind::ALL.len() as u64 * config.file_bytes;
+    let mut progress = Progress::new(began, total, console.style());
     let ended = Children::start(Side::BOTH.map(command)).and_then(|mut children| {
-        direct(&mut director, &mut children, mtu_bytes, |text| {
-            let text = format!("{:9.3} s  {text}", began.elapsed().as_secs_f64());
-            match args.verbose {
-                true => console.remark(text),
-                false => progress.show(&text),
+        direct(&mut director, &mut children, mtu_bytes, |event| match event {
+            Event::Step(text) if args.verbose => {
+                let seconds = began.elapsed().as_secs_f64();
+                progress.above(|| console.remark(format_args!("{seconds:9.3} s  {text}")));
+            }
+            Event::Step(_) => {}
+            Event::Progress(passage, bytes) => {
+                let text = format!("{passage}, {} of {}", format_bytes(bytes), format_bytes(total));
+                progress.update(Instant::now(), bytes, &text);
             }
         })?;
         children.finish()
     });
-    progress.clear();
+    drop(progress);
     console.result(director.result());
     print_result(&config, is_loopback, director.result(), console);
     let capture = config.nodes[0].node.pcap.as_ref().filter(|_| ended.is_ok());
@@ -378,26 +382,11 @@ fn print_result(
     }
 }
 
-/// Line on a terminal that shows the current step.
-struct Progress(bool);
-
-impl Progress {
-    /// Creates the line, if there is a terminal and a reader of steps.
-    fn new(args: &LabArgs) -> Self {
-        let OutputArgs { quiet, trace, json } = args.output;
-        Self(!quiet && !trace && !json && !args.verbose && rustix::termios::isatty(io::stderr()))
-    }
-
-    fn show(&self, text: &str) {
-        if self.0 {
-            // A write error on standard error cannot be reported.
-            let _ = write!(io::stderr(), "\r\x1b[K{text}");
-        }
-    }
-
-    fn clear(&self) {
-        self.show("");
-    }
+/// Event that the lab shows.
+enum Event<'a> {
+    Step(&'a str),
+    /// Bytes transferred, of all transfers.
+    Progress(TransferKind, u64),
 }
 
 /// Executes the director's actions until it is finished.
@@ -405,13 +394,14 @@ fn direct(
     director: &mut Director,
     children: &mut Children,
     mtu_bytes: u16,
-    mut print: impl FnMut(&str),
+    mut show: impl FnMut(Event<'_>),
 ) -> Result<(), Failure> {
     loop {
         while let Some(act) = director.poll() {
             match act {
                 Action::Finish => return Ok(()),
-                Action::Print(text) => print(&text),
+                Action::Print(text) => show(Event::Step(&text)),
+                Action::Progress(passage, bytes) => show(Event::Progress(passage, bytes)),
                 Action::Order(side, order) => children.order(side, &order)?,
                 Action::Cable(pids) => {
                     let [a, b] = pids

@@ -54,6 +54,8 @@ use crate::{
     waker::Waker,
 };
 
+/// Shortest time between two progress reports of a transfer.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Initiator queue depth: outstanding requests.
 pub const REQUESTS_MAX: u32 = 64;
 /// Slots for control messages: more than either side of the script posts at once.
@@ -195,6 +197,8 @@ struct LabNode {
     began: Option<EngineInstant>,
     /// Start time of the transfer, and the counters at that time.
     mark: Option<(Instant, Counters)>,
+    /// Last transfer, its data requests that have completed, and the time of its last progress report.
+    passing: Option<(TransferKind, u64, Instant)>,
     /// Latest counters of the connection, kept after it closes.
     counters: Counters,
 }
@@ -275,6 +279,7 @@ impl LabNode {
             file: None,
             vnet_header,
             mark: None,
+            passing: None,
             counters: Counters::default(),
         })
     }
@@ -443,6 +448,7 @@ impl LabNode {
             for result in &results[..count] {
                 self.complete(script, result)?;
             }
+            self.report_progress(session)?;
         }
     }
 
@@ -462,7 +468,12 @@ impl LabNode {
                 let octets = self.slots.release(slot, bytes_transferred);
                 script.handle(&Event::Control(&octets))
             }
-            _ => script.handle(&Event::RequestDone),
+            (_, context) => {
+                if let (DATA_CONTEXT, Some((_, completed, _))) = (context, &mut self.passing) {
+                    *completed += 1;
+                }
+                script.handle(&Event::RequestDone)
+            }
         };
         handled.map_err(off_script)
     }
@@ -491,8 +502,9 @@ impl LabNode {
                 Ok(())
             }
             Work::ReceiveControl => self.post_control_receive(),
-            Work::Begin(_) => {
+            Work::Begin(passage) => {
                 self.mark = Some((Instant::now(), self.count()));
+                self.passing = Some((passage, 0, Instant::now()));
                 Ok(())
             }
             Work::End(passage) => self.report_passed(session, passage),
@@ -518,15 +530,15 @@ impl LabNode {
                 ("send", self.qp.send(0, Data::Inline(&[&control.encode()]), none))
             }
             Work::SendData(chunk) => {
-                ("send", self.qp.send(0, Data::Registered(&sge(*chunk)?), none))
+                ("send", self.qp.send(DATA_CONTEXT, Data::Registered(&sge(*chunk)?), none))
             }
             Work::Write { from, to } => {
                 let data = sge(*from)?;
                 let data = Data::Registered(&data);
-                ("write", self.qp.write(0, data, to.address, to.token, none))
+                ("write", self.qp.write(DATA_CONTEXT, data, to.address, to.token, none))
             }
             Work::Read { from, to } => {
-                ("read", self.qp.read(0, &sge(*to)?, from.address, from.token, none))
+                ("read", self.qp.read(DATA_CONTEXT, &sge(*to)?, from.address, from.token, none))
             }
             _ => ("nothing", Ok(())),
         };
@@ -542,11 +554,28 @@ impl LabNode {
         self.cq.poll_ex(&mut []);
     }
 
+    /// Reports the progress of the transfer, at most every [`PROGRESS_INTERVAL`].
+    fn report_progress<R: BufRead, W: Write>(
+        &mut self,
+        session: &mut Session<R, W>,
+    ) -> Result<(), Failure> {
+        let chunk_bytes = u64::from(session.plan().chunk_bytes);
+        let Some((passage, completed, reported)) = &mut self.passing else { return Ok(()) };
+        if *completed == 0 || reported.elapsed() < PROGRESS_INTERVAL {
+            return Ok(());
+        }
+        *reported = Instant::now();
+        let (passage, bytes) = (*passage, *completed * chunk_bytes);
+        let bytes = bytes.min(self.file()?.len());
+        session.report(&Report::Progress { passage, bytes })
+    }
+
     fn report_passed<R: BufRead, W: Write>(
         &mut self,
         session: &mut Session<R, W>,
         passage: TransferKind,
     ) -> Result<(), Failure> {
+        self.passing = None;
         let (began, before) = self.mark.take().unwrap_or_else(|| (Instant::now(), self.counters));
         let time_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let counters = self.count().since(before);

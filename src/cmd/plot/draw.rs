@@ -1,24 +1,32 @@
 //! Chart with three panels over one time axis.
 
-use flue_report::svg::{Anchor, Axis, Canvas, Point};
+use flue_report::{
+    svg::{Anchor, Axis, Canvas, Point},
+    units::three_digits,
+};
 
 use super::{Connection, Row, State};
 
-/// Size of the chart, and horizontal range of its panels, pixels.
-const SIZE: Point = (1200.0, 900.0);
-const ACROSS: Point = (70.0, 1180.0);
-/// Vertical ranges of the panels, pixels.
-const WINDOWS: Point = (70.0, 400.0);
-const ROUND_TRIP: Point = (460.0, 630.0);
-const RATE: Point = (690.0, 850.0);
-/// Columns of a line: only the first, lowest, highest and last point of each are kept.
-const COLUMNS: f64 = 2_400.0;
+/// Margins of the panels, pixels: left and right.
+const MARGINS: Point = (64.0, 16.0);
+/// Heights of the panels, and the space below each for the labels of its time axis, pixels.
+const WINDOWS: f64 = 330.0;
+const ROUND_TRIP: f64 = 170.0;
+const RATE: f64 = 160.0;
+const BELOW: f64 = 34.0;
+/// Columns of a line, one per pixel of the widest panel at most: only the first, lowest, highest and last point of each
+/// are kept.
+const COLUMNS_MAX: f64 = 500.0;
 /// Steps of the delivery rate.
 const RATE_STEPS: usize = 240;
-/// Legend, pixels: height of an entry, length of its sample, width of a character.
+/// Legend, pixels: height of a line, length of a sample, width of a character, distance of entries.
 const ENTRY: f64 = 20.0;
 const SAMPLE: f64 = 18.0;
-const CHARACTER: f64 = 7.5;
+const CHARACTER: f64 = 8.0;
+const ENTRY_GAP: f64 = 16.0;
+/// Part of the time whose values an axis covers, unless its range would be less than [`CLIPPED_FACTOR`] larger for all.
+const COVERED: f64 = 0.97;
+const CLIPPED_FACTOR: f64 = 2.0;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -49,13 +57,16 @@ struct Unit {
 /// Panel of the chart.
 struct Panel {
     title: &'static str,
-    /// Top and bottom, pixels.
-    down: Point,
+    /// Pixels.
+    height: f64,
     lines: Vec<Line>,
     units: &'static [(&'static str, f64)],
     /// True if the legend includes the bands.
     names_bands: bool,
 }
+
+/// Entry of a legend: name, kind of its sample, color.
+type Entry = (&'static str, &'static str, &'static str);
 
 /// Periods of one sender state, drawn in the background.
 struct Band {
@@ -64,18 +75,32 @@ struct Band {
     periods: Vec<(f64, f64)>,
 }
 
-/// Draws the chart; returns the SVG.
-pub(super) fn draw(connection: &Connection) -> String {
+/// Draws the chart for a width in pixels; returns the SVG.
+pub(super) fn draw(connection: &Connection, width: u16) -> String {
     let Connection { name, rows } = connection;
     let time = Time::of(rows);
     let bands = bands(rows, time);
-    let mut canvas = Canvas::document(SIZE, &format!("Congestion control of {name}"), STYLE);
-    canvas.rect("paper", (0.0, 0.0), SIZE);
-    canvas.text("title", (SIZE.0 / 2.0, 30.0), Anchor::Middle, name);
-    for panel in [windows(rows, time), round_trip(rows, time), rate(rows, time)] {
-        panel.draw(&mut canvas, time, &bands);
+    let panels = [windows(rows, time), round_trip(rows, time), rate(rows, time)];
+    let width = f64::from(width);
+    let across = (MARGINS.0, width - MARGINS.1);
+    let heights = panels.iter().map(|panel| panel.head(across, &bands) + panel.height + BELOW);
+    let size = (width, 36.0 + heights.sum::<f64>() + 10.0);
+    let mut canvas = Canvas::document(size, &format!("Congestion control of {name}"), STYLE);
+    canvas.rect("paper", (0.0, 0.0), size);
+    let class = if width < 700.0 { "title small" } else { "title" };
+    canvas.text(class, (width / 2.0, 26.0), Anchor::Middle, name);
+    let mut top = 36.0;
+    for panel in &panels {
+        top += panel.head(across, &bands);
+        panel.draw(&mut canvas, time, &bands, across, top);
+        top += panel.height + BELOW;
     }
-    canvas.text("name", (f64::midpoint(ACROSS.0, ACROSS.1), 892.0), Anchor::Middle, "seconds");
+    canvas.text(
+        "name",
+        (f64::midpoint(across.0, across.1), size.1 - 8.0),
+        Anchor::Middle,
+        "seconds",
+    );
     canvas.finish()
 }
 
@@ -87,9 +112,9 @@ fn windows(rows: &[Row], time: Time) -> Panel {
     };
     Panel {
         title: "windows",
-        down: WINDOWS,
+        height: WINDOWS,
         lines: vec![
-            line("in flight", "orange", |row| Some(row.in_flight)),
+            line("in flight", "orange area", |row| Some(row.in_flight)),
             line("ssthresh", "dashed", |row| row.ssthresh),
             line("cwnd", "blue", |row| row.cwnd),
         ],
@@ -102,7 +127,7 @@ fn round_trip(rows: &[Row], time: Time) -> Panel {
     let bound = time.steps(rows, |row| Some(row.srtt? + 4.0 * row.rttvar?));
     Panel {
         title: "round trip",
-        down: ROUND_TRIP,
+        height: ROUND_TRIP,
         lines: vec![
             Line { name: "srtt + 4 rttvar", class: "dashed", points: bound },
             Line { name: "srtt", class: "green", points: time.steps(rows, |row| row.srtt) },
@@ -116,7 +141,7 @@ fn rate(rows: &[Row], time: Time) -> Panel {
     let pacing = time.steps(rows, |row| row.pacing_rate.map(|rate| 8.0 * rate));
     Panel {
         title: "rate",
-        down: RATE,
+        height: RATE,
         lines: vec![
             Line { name: "pacing", class: "dashed", points: pacing },
             Line { name: "delivered", class: "purple", points: time.rates(rows) },
@@ -128,63 +153,112 @@ fn rate(rows: &[Row], time: Time) -> Panel {
 
 /// Returns the bands of the states that occur.
 fn bands(rows: &[Row], time: Time) -> Vec<Band> {
-    let states = [
-        (State::Cwr, "ECN response", "yellow"),
-        (State::Recovery, "fast recovery", "red"),
-        (State::Loss, "RTO recovery", "gray"),
+    let of = |name, class, holds: &dyn Fn(&Row) -> bool| Band {
+        name,
+        class,
+        periods: time.bands(rows, holds),
+    };
+    let all = [
+        of("in the host stack", "blue", &|row| row.is_in_host),
+        of("ECN response", "yellow", &|row| !row.is_in_host && row.state == State::Cwr),
+        of("fast recovery", "red", &|row| !row.is_in_host && row.state == State::Recovery),
+        of("RTO recovery", "gray", &|row| !row.is_in_host && row.state == State::Loss),
     ];
-    let band = |(state, name, class)| Band { name, class, periods: time.bands(rows, state) };
-    states.into_iter().map(band).filter(|band| !band.periods.is_empty()).collect()
+    all.into_iter().filter(|band| !band.periods.is_empty()).collect()
 }
 
 impl Panel {
-    fn draw(&self, canvas: &mut Canvas, time: Time, bands: &[Band]) {
-        let (top, bottom) = self.down;
+    fn draw(&self, canvas: &mut Canvas, time: Time, bands: &[Band], across: Point, top: f64) {
+        let bottom = top + self.height;
         let values = || self.lines.iter().flat_map(|line| &line.points).map(|point| point.1);
-        let unit = Unit::for_values_to(values().fold(0.0, f64::max), self.units);
-        let x = Axis { range: (0.0, time.end), pixels: ACROSS, is_log: false };
-        let y = Axis::linear(values().map(|value| value / unit.size), (bottom, top));
+        let most = values().fold(0.0, f64::max);
+        let shown = self.shown_to();
+        let unit = Unit::for_values_to(shown, self.units);
+        let x = Axis { range: (0.0, time.end), pixels: across, is_log: false };
+        let y = Axis::linear([shown / unit.size], (bottom, top));
         for band in bands {
             for (from, to) in band.periods.iter().map(|&(from, to)| (x.at(from), x.at(to))) {
                 let class = format!("band {}", band.class);
-                canvas.rect(&class, (from, top), (to - from, bottom - top));
+                canvas.rect(&class, (from, top), ((to - from).max(1.0), bottom - top));
             }
         }
-        canvas.grid_across(&y, ACROSS);
-        canvas.grid_upright(&x, self.down);
-        let title = format!("{}, {}", self.title, unit.name);
-        canvas.text("name", (ACROSS.0, top - 14.0), Anchor::Start, &title);
-        for line in &self.lines {
-            let points = line.points.iter().map(|&(at, value)| (x.at(at), y.at(value / unit.size)));
-            if !line.points.is_empty() {
-                canvas.path(&format!("line {}", line.class), points);
+        canvas.grid_across(&y, across);
+        canvas.grid_upright(&x, (top, bottom));
+        for line in self.lines.iter().filter(|line| !line.points.is_empty()) {
+            let at = |&(at, value): &(f64, f64)| (x.at(at), y.at(value / unit.size));
+            let points: Vec<Point> = line.points.iter().map(at).collect();
+            if line.class.ends_with("area") {
+                let (first, last) = (points[0].0, points[points.len() - 1].0);
+                let floor = [(last, bottom), (first, bottom)];
+                canvas.path(&format!("fill {}", line.class), points.iter().copied().chain(floor));
             }
+            canvas.path(&format!("line {}", line.class), points);
         }
-        self.draw_legend(canvas, bands);
+        let head = top - self.head(across, bands);
+        let mut title = format!("{}, {}", self.title, unit.name);
+        if most / unit.size > y.range.1 {
+            let most = three_digits(most / unit.size);
+            title += &format!(" (cut off; highest: {most})");
+        }
+        canvas.text("name", (across.0, head + 16.0), Anchor::Start, &title);
+        for ((name, kind, class), (left, down)) in self.legend(across, bands) {
+            let middle = head + ENTRY + down + ENTRY / 2.0;
+            let (from, to) = (left, left + SAMPLE);
+            match kind {
+                "line" => canvas.line(&format!("line {class}"), (from, middle), (to, middle)),
+                kind => {
+                    canvas.rect(&format!("{kind} {class}"), (from, middle - 5.0), (SAMPLE, 10.0));
+                }
+            }
+            canvas.text("entry", (to + 6.0, middle + 5.0), Anchor::Start, name);
+        }
     }
 
-    /// Draws the legend in the upper right corner: each name with a sample of its line or band.
-    fn draw_legend(&self, canvas: &mut Canvas, bands: &[Band]) {
+    /// Returns the highest value that is shown: all values, or those of almost all of the time if that makes them much
+    /// larger. A peak of slow start would leave little room for the rest.
+    fn shown_to(&self) -> f64 {
+        let covered = |line: &Line| {
+            let steps = line.points.windows(2).map(|pair| (pair[0].1, pair[1].0 - pair[0].0));
+            let mut steps: Vec<(f64, f64)> = steps.filter(|(_, time)| *time > 0.0).collect();
+            steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut left = COVERED * steps.iter().map(|(_, time)| time).sum::<f64>();
+            let reached = |(_, time): &&(f64, f64)| {
+                left -= time;
+                left <= 0.0
+            };
+            steps.iter().find(reached).map_or(0.0, |(value, _)| *value)
+        };
+        let most = |line: &Line| line.points.iter().map(|point| point.1).fold(0.0, f64::max);
+        let [covered, most] = [&covered as &dyn Fn(&Line) -> f64, &most]
+            .map(|of| self.lines.iter().map(of).fold(0.0, f64::max));
+        if covered > 0.0 && most > CLIPPED_FACTOR * covered { 1.2 * covered } else { most }
+    }
+
+    /// Returns the height of title and legend, pixels.
+    fn head(&self, across: Point, bands: &[Band]) -> f64 {
+        let last = self.legend(across, bands).last().map_or(0.0, |(_, (_, down))| *down);
+        2.0 * ENTRY + last + 8.0
+    }
+
+    /// Returns the entries of the legend, and the position of each below the title.
+    fn legend(&self, (left, right): Point, bands: &[Band]) -> Vec<(Entry, Point)> {
         let bands = if self.names_bands { bands } else { &[] };
-        let lines = self.lines.iter().filter(|line| !line.points.is_empty());
-        let bands = bands.iter().map(|band| (band.name, "band", band.class));
-        let entries: Vec<_> =
-            bands.chain(lines.map(|line| (line.name, "line", line.class))).collect();
-        let longest = entries.iter().map(|(name, ..)| name.len()).max().unwrap_or(0) as f64;
-        let (width, height) =
-            (longest * CHARACTER + SAMPLE + 24.0, entries.len() as f64 * ENTRY + 8.0);
-        let (left, top) = (ACROSS.1 - width - 8.0, self.down.0 + 8.0);
-        canvas.rect("legend", (left, top), (width, height));
-        let (from, to) = (left + 8.0, left + 8.0 + SAMPLE);
-        for (index, (name, kind, class)) in entries.into_iter().enumerate() {
-            let middle = top + 4.0 + (index as f64 + 0.5) * ENTRY;
-            let class = format!("{kind} {class}");
-            match kind {
-                "band" => canvas.rect(&class, (from, middle - 5.0), (SAMPLE, 10.0)),
-                _ => canvas.line(&class, (from, middle), (to, middle)),
+        let lines = self.lines.iter().rev().filter(|line| !line.points.is_empty());
+        let kind = |line: &Line| if line.class.ends_with("area") { "fill" } else { "line" };
+        let entries = lines
+            .map(|line| (line.name, kind(line), line.class))
+            .chain(bands.iter().map(|band| (band.name, "band", band.class)));
+        let (mut at, mut down) = (left, 0.0);
+        let mut placed = Vec::new();
+        for entry in entries {
+            let length = SAMPLE + 6.0 + CHARACTER * entry.0.len() as f64;
+            if at > left && at + length > right {
+                (at, down) = (left, down + ENTRY);
             }
-            canvas.text("entry", (to + 8.0, middle + 5.0), Anchor::Start, name);
+            placed.push((entry, (at, down)));
+            at += length + ENTRY_GAP;
         }
+        placed
     }
 }
 
@@ -221,8 +295,18 @@ impl Time {
             while index + 1 < rows.len() && rows[index + 1].time <= end {
                 index += 1;
             }
-            let delivered = if n == RATE_STEPS { last.delivered } else { rows[index].delivered };
-            let rate = 8.0 * (delivered - before) / step;
+            let delivered = match rows.get(index + 1) {
+                _ if n == RATE_STEPS => last.delivered,
+                // The trace has no rows of the time in the host stack.
+                Some(next) if rows[index].is_in_host => {
+                    let row = &rows[index];
+                    let part = (end - row.time) / (next.time - row.time);
+                    row.delivered + part * (next.delivered - row.delivered)
+                }
+                _ => rows[index].delivered,
+            };
+            // The counter may start anew after a time in the host stack.
+            let rate = (8.0 * (delivered - before) / step).max(0.0);
             points.push((step * (n - 1) as f64, rate));
             points.push((step * n as f64, rate));
             before = delivered;
@@ -230,13 +314,13 @@ impl Time {
         points
     }
 
-    /// Returns the periods in which `state` held.
-    fn bands(self, rows: &[Row], state: State) -> Vec<(f64, f64)> {
+    /// Returns the periods in which `holds` was true.
+    fn bands(self, rows: &[Row], holds: &dyn Fn(&Row) -> bool) -> Vec<(f64, f64)> {
         let mut bands = Vec::new();
         let mut since = None;
         for row in rows {
             let at = row.time - self.origin;
-            match (row.state == state, since) {
+            match (holds(row), since) {
                 (true, None) => since = Some(at),
                 (false, Some(from)) => {
                     bands.push((from, at));
@@ -259,9 +343,9 @@ impl Unit {
     }
 }
 
-/// Returns the points that are visible with [`COLUMNS`] columns up to `end`.
+/// Returns the points that are visible with [`COLUMNS_MAX`] columns up to `end`.
 fn decimate(points: &[(f64, f64)], end: f64) -> Points {
-    let column = |point: &(f64, f64)| (point.0 / end * COLUMNS) as u64;
+    let column = |point: &(f64, f64)| (point.0 / end * COLUMNS_MAX) as u64;
     let mut kept = Points::new();
     for points in points.chunk_by(|a, b| column(a) == column(b)) {
         let (first, last) = (points[0], points[points.len() - 1]);
@@ -269,10 +353,8 @@ fn decimate(points: &[(f64, f64)], end: f64) -> Points {
             points.iter().fold(first, |low, point| if point.1 < low.1 { *point } else { low });
         let highest =
             points.iter().fold(first, |high, point| if point.1 > high.1 { *point } else { high });
-        kept.push(first);
-        if points.len() > 1 {
-            kept.extend([lowest, highest, last]);
-        }
+        kept.extend([first, lowest, highest, last]);
     }
+    kept.dedup();
     kept
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    AdapterConfig, Cq, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx, NtStatus, OpFlags,
-    Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    AdapterConfig, Cq, CrcRequest, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx,
+    NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Connection, Incoming},
 };
 
@@ -59,6 +59,7 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
     let config = AdapterConfig {
         fpdu_size: FpduSize::Emss,
         connect_timeout: args.connect.limit(),
+        crc: CrcRequest::Auto,
         ..AdapterConfig::default()
     };
     // The connection uses the first queue.

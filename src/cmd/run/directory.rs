@@ -22,7 +22,7 @@ use std::{
 use flue_verbs_abi::settings;
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Timespec, Timestamps, UTIME_NOW, utimensat};
 
-use super::preload;
+use super::{environments, preload};
 use crate::failure::Failure;
 
 /// Characters that end an element of the loader's lists, or start a substitution in it.
@@ -217,10 +217,7 @@ fn remove_unused(base: &Path, user: u32, limit: Duration) {
     if unused.is_empty() {
         return;
     }
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for process in processes {
-        // Another user's is not readable, and does not use the directory.
-        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+    for environment in environments::read() {
         unused.retain(|directory| {
             let path = directory.as_os_str().as_bytes();
             !environment.windows(path.len()).any(|part| part == path)
@@ -291,13 +288,10 @@ mod tests {
         let exist = || created.each_ref().map(|directory| directory.exists());
         assert_eq!(exist(), [true; 3], "recently used");
         let path = env::join_paths(["/x".as_ref(), created[1].as_path()]).unwrap();
-        let mut program = process::Command::new("cat");
-        let program = program.env("LD_LIBRARY_PATH", path).stdin(process::Stdio::piped());
-        let mut program = program.spawn().unwrap();
+        let program = environments::Process::with("LD_LIBRARY_PATH", &path);
         remove_unused(&base, user, Duration::ZERO);
         assert_eq!(exist(), [false, true, false], "used by a process");
-        program.kill().unwrap();
-        program.wait().unwrap();
+        drop(program);
         // Creation of another directory does the same.
         let old = fs::File::open(&created[1]).unwrap();
         let used = std::time::SystemTime::now() - UNUSED_AFTER;

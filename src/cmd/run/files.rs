@@ -29,7 +29,7 @@ use flue_verbs_core::{
     identity::{self, Identity, PortSpeed},
 };
 
-use super::directory::replace;
+use super::{directory::replace, environments};
 
 /// Class of the devices.
 const CLASS: &str = "sys/class/infiniband";
@@ -149,16 +149,13 @@ fn remove_unused(parent: &Path, limit: Duration) {
 
 /// Returns the directories in the environment of processes, as far as this user can read it.
 fn used() -> Vec<PathBuf> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let environments =
-        processes.flatten().filter_map(|process| fs::read(process.path().join("environ")).ok());
     let value = |environment: Vec<u8>| {
         let text = String::from_utf8_lossy(&environment).into_owned();
         let value =
             text.split('\0').find_map(|it| it.strip_prefix(settings::FILES)?.strip_prefix('='));
         value.map(PathBuf::from)
     };
-    environments.filter_map(value).collect()
+    environments::read().filter_map(value).collect()
 }
 
 impl Entry {
@@ -390,10 +387,7 @@ fn cpu_mask(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{Read as _, Write as _},
-        process,
-    };
+    use std::process;
 
     use super::*;
 
@@ -501,18 +495,9 @@ mod tests {
         remove_unused(&parent.0, UNUSED_AFTER);
         assert!(directory.is_dir());
         let used = prepare(&parent.0, &description(), Some(7)).unwrap();
-        let mut program = process::Command::new("cat")
-            .env(settings::FILES, &used)
-            .stdin(process::Stdio::piped())
-            .stdout(process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        // `spawn` returns before exec(2) has completed: the environment of the process is empty until then.
-        program.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-        program.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let program = environments::Process::with(settings::FILES, used.as_os_str());
         remove_unused(&parent.0, Duration::ZERO);
-        program.kill().unwrap();
-        program.wait().unwrap();
+        drop(program);
         assert_eq!([&directory, &used, &kept].map(|it| it.exists()), [false, true, true]);
     }
 

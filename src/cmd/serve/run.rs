@@ -13,9 +13,9 @@ use std::{
 
 use flue_adapter::AdapterOptions;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, ConnectCause, Connector, Cq, Data, DisconnectReason, Disconnection,
-    FpduSize, Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd,
-    PendingCall, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, ConnectCause, Connector, Cq, CrcRequest, Data, DisconnectReason,
+    Disconnection, FpduSize, Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType,
+    Pd, PendingCall, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Wait, call},
     reject_and_close,
 };
@@ -51,7 +51,11 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
     let options = adapter::resolve(&args.node, args.queues, args.transport.transport, args.mpa)?;
     let options = AdapterOptions { rfc7306: Some(args.rfc7306), ..options };
     adapter::show(&options, console);
-    let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
+    let config = AdapterConfig {
+        fpdu_size: FpduSize::Emss,
+        crc: CrcRequest::Auto,
+        ..AdapterConfig::default()
+    };
     // The connections use the first queue.
     let opened = OpenAdapter::open(&options, config, console)?;
     opened.interruptible(|waiter| {

@@ -18,7 +18,7 @@ use flue_verbs_core::{
     process::generation,
     usage,
 };
-use rdma_over_tcp::rnic::{CallbackThread, Config};
+use rdma_over_tcp::rnic::{CallbackThread, Config, CrcRequest};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
@@ -84,6 +84,7 @@ pub(crate) fn is_roce() -> bool {
 /// Returns the options of the adapter, the defaults for verbs programs, and the identity of the device.
 fn options() -> (AdapterOptions, Config, &'static Identity) {
     let config = Config {
+        crc: CrcRequest::Auto,
         // The callbacks only set flags and write to pipes, so they need no separate thread.
         callbacks: CallbackThread::Caller,
         receive_wait: RECEIVE_WAIT,

@@ -93,7 +93,7 @@ impl Settings {
         {
             *pcap = Some(path.into());
         }
-        reader.word(&mut mpa.accept.crc, settings::MPA_CRC, "on or off");
+        reader.word(&mut mpa.accept.crc, settings::MPA_CRC, "on, off or auto");
         reader.word(&mut mpa.accept.markers, settings::MPA_MARKERS, "on or off");
         reader.word(&mut mpa.revision, settings::MPA_REVISION, "1, 2 or auto");
         reader.word(&mut mpa.accept.rtr, settings::RTR, "send, write or read");
@@ -191,7 +191,8 @@ mod tests {
     use std::time::Duration;
 
     use flue_adapter::{
-        DeviceKind, MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch, address_map::AddressMap,
+        Crc, DeviceKind, MpaAcceptOptions, MpaOptions, MpaRevision, Rtr, Switch,
+        address_map::AddressMap,
     };
 
     use super::*;
@@ -217,7 +218,7 @@ mod tests {
             _ => None,
         });
         let accept = MpaAcceptOptions {
-            crc: Some(Switch::Off),
+            crc: Some(Crc::Off),
             markers: Some(Switch::On),
             ..MpaAcceptOptions::default()
         };
@@ -259,7 +260,7 @@ mod tests {
     fn variables_override_the_options_of_the_launcher() {
         let mut given = AdapterOptions::default();
         given.mpa.accept.rtr = Some(Rtr::Read);
-        given.mpa.accept.crc = Some(Switch::Off);
+        given.mpa.accept.crc = Some(Crc::Off);
         given.map.ports = vec!["7=8".parse().unwrap()];
         given.receive_wait = Some(Duration::ZERO);
         given.device = DeviceKind::Roce;
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(settings.adapter().transport, of_process);
         let reported: Vec<_> = bad.iter().map(ToString::to_string).collect();
         let expected = [
-            "FLUE_VERBS_MPA_CRC=maybe: expected on or off",
+            "FLUE_VERBS_MPA_CRC=maybe: expected on, off or auto",
             "FLUE_VERBS_PORT_MAP=7: expected [HOST:]PORT=PORT,...",
             "FLUE_VERBS_DEVICE=rxe: expected iwarp or roce",
             "FLUE_VERBS_RENDEZVOUS_PORTS=80: expected FIRST-LAST, ports 1024 to 65535",

@@ -105,6 +105,31 @@ fn one_tree_uploads_all_objects() {
     assert_eq!(bench.engine.stats().terminates, 2);
 }
 
+/// Returns the first and the last cell of a row.
+fn ends(line: &str) -> (&str, &str) {
+    let (first, rest) = line.split_once(',').unwrap();
+    (first, rest.rsplit_once(',').unwrap().1)
+}
+
+// The trace marks the time in the host stack: the last row before an upload, and the first one after the next offload.
+#[test]
+fn upload_is_traced() {
+    let mut bench = Bench::new(10);
+    let file = Shared::default();
+    bench.engine.start_trace(Box::new(file.clone())).unwrap();
+    let (_, _, tcps) = bench.offload(&[80]);
+    bench.now += Duration::from_secs(2);
+    bench.upload(tcps[0]);
+    bench.now += Duration::from_secs(1);
+    bench.initiate(80, 80);
+    bench.poll();
+    drop(bench.engine);
+    let text = String::from_utf8(file.0.lock().unwrap().clone()).unwrap();
+    let rows: Vec<_> = text.lines().skip(1).map(ends).collect();
+    let expected = [("1000", "offloaded"), ("2001000", "in_host"), ("3001000", "offloaded")];
+    assert_eq!(rows, expected, "{text}");
+}
+
 // The connection of the last frame is checked first for the next frame. Frames of a removed connection are passed to
 // the host, even if its slot is reused.
 #[test]

@@ -30,6 +30,11 @@ impl Initiator {
         Self { config }
     }
 
+    /// Changes whether the Request requests CRCs, before it is sent.
+    pub const fn request_crc(&mut self, crc: bool) {
+        self.config.crc = crc;
+    }
+
     /// Returns the Request, to be sent in one segment with no octets after it.
     pub fn request(&self) -> Bytes {
         let StartupConfig { revision, crc, markers, limits, rtr, private_data } = &self.config;

@@ -52,7 +52,7 @@ pub struct ReadLimits {
 pub struct StartupConfig {
     /// Revision of the Request: two with enhanced data, one without.
     pub revision: Revision,
-    /// True if CRCs are preferred. False only on an administrator's explicit configuration (MPA-4.4-2).
+    /// True if CRCs are requested: the default (MPA-4.4-2).
     pub crc: bool,
     /// True if markers are requested from the peer. They help a receiver that places out of order, which this one does
     /// not.

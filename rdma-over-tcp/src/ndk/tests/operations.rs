@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     ndk::{
-        AdapterConfig, COPY_ASIDE_MAX, CqNotify, Data, FpduSize, NtStatus, OpFlags, OperationType,
-        QpLimits, ReadLimit, Sge,
+        AdapterConfig, COPY_ASIDE_MAX, CqNotify, CrcRequest, Data, FpduSize, NtStatus, OpFlags,
+        OperationType, QpLimits, ReadLimit, Sge,
     },
     rnic::Urgency,
 };
@@ -43,7 +43,7 @@ fn marked() -> AdapterConfig {
 }
 
 fn bare() -> AdapterConfig {
-    AdapterConfig { crc: false, ..AdapterConfig::default() }
+    AdapterConfig { crc: CrcRequest::Off, ..AdapterConfig::default() }
 }
 
 /// Asserts that `offset..offset + length` holds the pattern and all other bytes are unchanged.

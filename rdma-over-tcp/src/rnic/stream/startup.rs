@@ -22,7 +22,7 @@ use crate::{
     },
     rdmap::Terminate,
     rnic::{
-        config::Config,
+        config::{Config, CrcRequest},
         connection::{
             cause::ConnectCause,
             connector::{ConnectionData, Connector, ConnectorState},
@@ -46,13 +46,15 @@ impl Stream {
         self.history.offloaded = Some(io.now());
         if let Phase::Opening(initiator) = &mut self.phase {
             match initiator.take() {
-                Some(initiator) => {
+                Some(mut initiator) => {
+                    initiator.request_crc(config.crc.applies(|| io.is_on_one_host()));
                     self.frame = Some(initiator.request());
                     self.phase = Phase::AwaitReply(initiator);
                     self.deadline = Some(io.now() + config.reply_timeout);
                 }
                 None => {
-                    let Config { crc, markers, rtr, .. } = *config;
+                    let Config { markers, rtr, .. } = *config;
+                    let crc = config.crc.applies(|| io.is_on_one_host());
                     let responder = Responder::new(ResponderConfig { crc, markers, rtr });
                     self.phase = Phase::AwaitRequest(responder);
                     self.deadline = Some(io.now() + config.request_timeout);
@@ -375,7 +377,9 @@ impl Stream {
         limits: ReadLimits,
         private_data: PrivateData,
     ) -> Initiator {
-        let Config { crc, markers, rtr, .. } = *config;
+        let Config { markers, rtr, .. } = *config;
+        // Decided when the stream is open.
+        let crc = config.crc != CrcRequest::Off;
         Initiator::new(StartupConfig { revision, crc, markers, limits, rtr, private_data })
     }
 }

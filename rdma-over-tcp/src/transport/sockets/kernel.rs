@@ -1,7 +1,7 @@
 //! Conversion of the kernel's addresses and errors.
 
 use core::net::SocketAddr;
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::BorrowedFd};
 
 use offload_engine::{
     address::canonical, descriptor::log_shortage, state::KeepAlive, time::Duration,
@@ -33,7 +33,7 @@ pub(super) fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
 }
 
 /// Returns the local and the remote address.
-pub(super) fn ends(socket: &OwnedFd) -> Result<(SocketAddr, SocketAddr), Errno> {
+pub(super) fn ends(socket: BorrowedFd<'_>) -> Result<(SocketAddr, SocketAddr), Errno> {
     let remote = getpeername(socket)?.ok_or(Errno::NOTCONN)?;
     Ok((address(getsockname(socket)?)?, address(remote)?))
 }

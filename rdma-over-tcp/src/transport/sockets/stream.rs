@@ -15,7 +15,7 @@ use rustix::{
     net::sockopt,
 };
 
-use super::connection::ConnectionSocket;
+use super::{connection::ConnectionSocket, kernel::ends};
 use crate::{
     rnic::{StreamId, transport::LlpStream},
     transport::buffers::{Buffers, Spare},
@@ -358,6 +358,13 @@ impl LlpStream for SocketIo<'_> {
         TcpInfo::of(self.stream.socket.as_fd()).is_some_and(|info| info.has_peer_closed())
     }
 
+    fn is_on_one_host(&self) -> bool {
+        ends(self.stream.socket.as_fd()).is_ok_and(|(local, remote)| {
+            let (local, remote) = (local.ip(), remote.ip());
+            local == remote || local.is_loopback() && remote.is_loopback()
+        })
+    }
+
     fn is_busy(&self) -> bool {
         self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > BUSY_BYTES
     }
@@ -397,6 +404,23 @@ mod tests {
     use super::*;
 
     const MSS: usize = 1000;
+
+    #[test]
+    fn ends_with_loopback_addresses_are_on_one_host() {
+        for (listen, connect) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.2")] {
+            let listener = TcpListener::bind((listen, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let near = TcpStream::connect((connect, port)).unwrap();
+            let far = listener.accept().unwrap().0;
+            for socket in [near, far] {
+                let socket = ConnectionSocket::create(|| Ok(OwnedFd::from(socket).into())).unwrap();
+                let mut stream = SocketStream::new(StreamId(1), socket, Stage::Open, false);
+                let mut spare = Spare::default();
+                let io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };
+                assert!(io.is_on_one_host(), "{listen} {connect}");
+            }
+        }
+    }
 
     // Lists that end with a full segment share a write with the next; a short one ends it.
     #[test]

@@ -12,8 +12,8 @@ use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
     ndk::{
-        Adapter, Connector, Cq, Data, DisconnectEvent, DisconnectReason, Mr, MrFlags, NdkResultEx,
-        NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, RegisteredBuffer, Sge,
+        Adapter, Connector, Cq, CrcRequest, Data, DisconnectEvent, DisconnectReason, Mr, MrFlags,
+        NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, RegisteredBuffer, Sge,
     },
 };
 
@@ -235,7 +235,9 @@ fn network(rng: &mut Rand64, impairment: Impairment) -> Plan {
                 *limit = Duration::from_secs(900);
             }
         }
-        adapter.crc = impairment != Impairment::CorruptionWithoutCrc;
+        if impairment == Impairment::CorruptionWithoutCrc {
+            adapter.crc = CrcRequest::Off;
+        }
         adapter.limits.fast_register_pages_max = 1024;
     }
     plan

@@ -119,6 +119,27 @@ fn transfer_is_reported_by_the_node_with_the_file() {
 }
 
 #[test]
+fn progress_counts_completed_transfers() {
+    let mut director = director();
+    let progress = |passage, bytes| Report::Progress { passage, bytes };
+    director.handle(Side::A, progress(TransferKind::Send, 65_536)).unwrap();
+    director.handle(Side::A, passed(TransferKind::Send, 1)).unwrap();
+    director.handle(Side::A, progress(TransferKind::Write, 65_536)).unwrap();
+    director.handle(Side::A, passed(TransferKind::Write, 1)).unwrap();
+    director.handle(Side::A, passed(TransferKind::Read, 1)).unwrap();
+    // B requests the Reads; its report may be the last.
+    director.handle(Side::B, progress(TransferKind::Read, 65_536)).unwrap();
+    assert_eq!(
+        actions(&mut director),
+        [
+            Action::Progress(TransferKind::Send, 65_536),
+            Action::Progress(TransferKind::Write, 1_065_536),
+            Action::Progress(TransferKind::Read, 2_065_536),
+        ]
+    );
+}
+
+#[test]
 fn state_changes_are_kept_in_order() {
     let mut director = director();
     for (at_ns, state) in [

@@ -129,7 +129,7 @@ fn build(plans: [NodePlan; 2]) -> Director {
                 while let Some(act) = director.poll() {
                     match act {
                         Action::Finish => return director,
-                        Action::Print(_) => {}
+                        Action::Print(_) | Action::Progress(..) => {}
                         Action::Order(side, order) => {
                             let line = serde_json::to_string(&order).unwrap();
                             writeln!(orders[side.index()], "{line}").unwrap();

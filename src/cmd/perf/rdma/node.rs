@@ -10,8 +10,8 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_adapter::{AdapterOptions, OpenAdapter, control::server::Control};
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, CallError, Connector, DisconnectReason, Disconnection, FpduSize,
-    Listener, ListenerConfig, NdkResultEx, NtStatus, PendingCall, Qp, ReadLimit,
+    Adapter, AdapterConfig, CallError, Connector, CrcRequest, DisconnectReason, Disconnection,
+    FpduSize, Listener, ListenerConfig, NdkResultEx, NtStatus, PendingCall, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
     reject_and_close,
 };
@@ -95,9 +95,13 @@ impl PerfNode {
         // The peer is a flue perf of the same kind, so it supports RFC 7306.
         let rfc7306 = plan.kind.is_extension();
         let connect_timeout = plan.connect_limit;
-        let config =
-            AdapterConfig { rfc7306, fpdu_size, connect_timeout, ..AdapterConfig::default() };
-        let opened = options.open(config)?;
+        let opened = options.open(AdapterConfig {
+            rfc7306,
+            fpdu_size,
+            crc: CrcRequest::Auto,
+            connect_timeout,
+            ..AdapterConfig::default()
+        })?;
         let station = Station::new(node, connect_timeout);
         station.warn(console);
         let OpenAdapter { adapters, nodes, vnet_header, config: _ } = opened;

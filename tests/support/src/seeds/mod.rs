@@ -47,8 +47,10 @@ pub const BLOCKS_MAX: usize = 20;
 pub const FAILURES_MAX: usize = 1_000;
 /// Results queued for aggregation.
 const RESULTS_MAX: usize = 64;
-/// Interval of progress lines. A seed that runs for longer is listed.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Progress lines after which a seed that is still running is listed: a minute.
+const LONG_INTERVALS: u32 = 12;
 
 /// Failure class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -358,18 +360,20 @@ fn tally(failed: impl IntoIterator<Item = (Class, u64)>, known: usize) -> String
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// Once a minute, prints the progress of a slice and the seeds that run for longer.
+/// Prints the progress of a slice, and once a minute the seeds that run for longer.
 struct Progress<'a> {
     name: &'static str,
     range: &'a Range<u64>,
     running: &'a [AtomicU64],
     seen: Vec<u64>,
     at: Instant,
+    lines: u32,
 }
 
 impl<'a> Progress<'a> {
     fn new(name: &'static str, range: &'a Range<u64>, running: &'a [AtomicU64]) -> Self {
-        Self { name, range, running, seen: vec![u64::MAX; running.len()], at: Instant::now() }
+        let seen = vec![u64::MAX; running.len()];
+        Self { name, range, running, seen, at: Instant::now(), lines: 0 }
     }
 
     fn report(&mut self, next: &AtomicU64, failed: u64) {
@@ -381,7 +385,9 @@ impl<'a> Progress<'a> {
         let begun = next.load(Ordering::Relaxed).min(end) - start;
         let mut text =
             format!("{}: {begun} of {} seeds, {failed} failed\n", self.name, end - start);
-        for (slot, seen) in self.running.iter().zip(&mut self.seen) {
+        self.lines += 1;
+        let slots = self.running.iter().zip(&mut self.seen);
+        for (slot, seen) in slots.filter(|_| self.lines.is_multiple_of(LONG_INTERVALS)) {
             let seed = slot.load(Ordering::Relaxed);
             if seed == *seen && seed != u64::MAX {
                 text += &format!("{} seed {seed} has been running for a minute\n", self.name);

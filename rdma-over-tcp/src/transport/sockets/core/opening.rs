@@ -214,7 +214,7 @@ impl SocketRnic {
         let connected = outcome.and_then(|()| {
             let data = EventData::new_u64(id.0);
             epoll::modify(&self.poller, &stream.socket, data, READABLE | EventFlags::ET)?;
-            ends(&stream.socket)
+            ends(stream.socket.as_fd())
         });
         match connected {
             Ok(addresses) => self.open(now, id, None, addresses),
@@ -276,7 +276,8 @@ impl SocketRnic {
             };
             listening.paused_until = None;
             let id = StreamId(allocate(&self.next_name));
-            let addresses = self.watch(&accepted, id.0, READABLE).and_then(|()| ends(&accepted));
+            let addresses =
+                self.watch(&accepted, id.0, READABLE).and_then(|()| ends(accepted.as_fd()));
             // An unusable connection is reset.
             let Ok(addresses) = addresses else { continue };
             self.streams.insert(id, SocketStream::new(id, accepted, Stage::Open, self.is_aligned));
