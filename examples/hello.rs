@@ -7,10 +7,7 @@
 
 use std::{error::Error, net::SocketAddr, thread};
 
-use rdma_over_tcp::ndk::{
-    AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, Pair, QpLimits, ReadLimit, Sge,
-    blocking::{Connection, Incoming},
-};
+use flue_rdma::{ndk::Pair, prelude::*};
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 

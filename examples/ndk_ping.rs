@@ -12,12 +12,7 @@
 
 use std::{env, error::Error, net::SocketAddr, thread};
 
-use flue_adapter::NodeOptions;
-use rdma_over_tcp::ndk::{
-    self, Adapter, AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, QpLimits, ReadLimit, Sge,
-    SocketsConfig,
-    blocking::{Connection, Incoming},
-};
+use flue_rdma::prelude::*;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const ROUND_TRIPS: u32 = 1000;
@@ -73,7 +68,7 @@ fn main() -> Outcome<()> {
             let addresses = vec![address.parse()?];
             let (tap, bridge) = ("ping0".into(), Some("br0".into()));
             let options = NodeOptions { tap, bridge, addresses, ..NodeOptions::default() };
-            let (node, adapter) = options.open_ndk(AdapterConfig::default())?.remove(0);
+            let (node, adapter) = options.open_one_ndk(AdapterConfig::default())?;
             (Some(node), adapter)
         }
     };
@@ -85,7 +80,7 @@ fn main() -> Outcome<()> {
 }
 
 fn sockets() -> Outcome<Adapter> {
-    Ok(ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default())?)
+    Ok(open_sockets(SocketsConfig::default(), AdapterConfig::default())?)
 }
 
 #[cfg_attr(test, test)]

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf};
 use clap::Args;
 use flue_adapter::{
     AdapterOptions, MpaOptions, NodeOptions, SocketsOptions, TransportOptions,
-    control::{server::Control, socket_path::ControlSocketPath},
+    control::{message::NodeName, server::Control, socket_path::ControlSocketPath},
     random_seed,
 };
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, CallError, blocking::Wait};
@@ -14,8 +14,9 @@ use serde::Serialize;
 use crate::{
     failure::Failure,
     node::LINGER_LIMIT,
-    options::{NodeArgs, NodeSetup, QueueOptions},
+    options::{NodeArgs, NodeSetup, QueueOptions, shown_socket},
     report::Console,
+    station::Station,
     waker::Waker,
 };
 
@@ -70,6 +71,7 @@ pub(crate) fn on_node(setup: NodeSetup, mpa: impl Into<MpaOptions>) -> AdapterOp
 struct SocketsSetup<'a> {
     transport: Transport,
     pcap: Option<&'a PathBuf>,
+    #[serde(serialize_with = "flue_adapter::seed::serialize")]
     seed: Option<u64>,
     control: ControlSocketPath,
 }
@@ -79,6 +81,7 @@ impl fmt::Display for SocketsSetup<'_> {
         let Self { transport: _, pcap, seed, control } = self;
         let pcap = pcap.as_ref().map_or_else(|| "none".into(), |path| path.display().to_string());
         let seed = seed.unwrap_or(0);
+        let control = shown_socket(control, &NodeName::of_sockets().tap);
         write!(
             f,
             "transport: kernel sockets\ncapture: {pcap}\nseed: {seed}\ncontrol socket: {control}"
@@ -105,18 +108,26 @@ pub(crate) fn show(options: &AdapterOptions, console: &mut Console<'_>) {
 pub struct OpenAdapter {
     /// The adapter; on a TAP of several queues, that of the first.
     pub adapter: Adapter,
+    /// Its end of connections.
+    pub station: Station,
     _control: Option<Control>,
 }
 
 impl OpenAdapter {
-    /// Opens it.
+    /// Opens it, and warns if no peer can reach it.
     ///
     /// # Errors
     /// The options, the machine, or an operation that failed.
-    pub fn open(options: &AdapterOptions, config: AdapterConfig) -> Result<Self, Failure> {
+    pub fn open(
+        options: &AdapterOptions,
+        config: AdapterConfig,
+        console: &mut Console<'_>,
+    ) -> Result<Self, Failure> {
+        let station = Station::new(options.transport.node(), config.connect_timeout);
         let adapter = options.open(config)?.adapters.swap_remove(0);
+        station.warn(console);
         let control = options.serve(vec![adapter.clone()])?;
-        Ok(Self { adapter, _control: control })
+        Ok(Self { adapter, station, _control: control })
     }
 
     /// Runs `work`, whose waits SIGINT, SIGTERM and SIGHUP end.
@@ -130,9 +141,8 @@ impl OpenAdapter {
         let waker = Waker::new();
         let woken = self.adapter.clone();
         waker.set(move || woken.wake());
-        let ended = waker
-            .catch_signals()
-            .and_then(|()| work(Waiter { adapter: &self.adapter, waker: &waker }));
+        let ended =
+            waker.catch_signals().and_then(|()| work(Waiter { opened: self, waker: &waker }));
         waker.clear();
         ended
     }
@@ -146,7 +156,7 @@ impl OpenAdapter {
 /// Waits for an adapter; a signal ends the wait.
 #[derive(Clone, Copy)]
 pub struct Waiter<'a> {
-    adapter: &'a Adapter,
+    opened: &'a OpenAdapter,
     /// Wakes it.
     pub waker: &'a Waker,
 }
@@ -155,15 +165,15 @@ impl Wait for Waiter<'_> {
     type Error = Failure;
 
     fn adapter(&self) -> &Adapter {
-        self.adapter
+        &self.opened.adapter
     }
 
     fn failed(&self, error: CallError) -> Failure {
-        Failure::work(error.to_string())
+        self.opened.station.failure(&error)
     }
 
     fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let waited = self.adapter.wait_until(None, || match self.waker.interrupted() {
+        let waited = self.opened.adapter.wait_until(None, || match self.waker.interrupted() {
             Ok(()) => look().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });

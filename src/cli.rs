@@ -210,11 +210,34 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(console.finish(ended))
 }
 
-/// Returns the command line, whose long help texts end with the exit statuses.
+/// Heading of the examples in the help text of a command.
+const EXAMPLES: &str = "Examples:\n";
+
+/// Help text of a command: examples before the options.
+const TEMPLATE: &str =
+    "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
+
+/// Divides a help text into its examples and the rest.
+fn divided(text: &str) -> (String, String) {
+    let Some(start) = text.find(EXAMPLES) else { return (String::new(), text.to_owned()) };
+    let from = start + EXAMPLES.len();
+    // Examples are indented; the next heading is not.
+    let is_heading = |at: &usize| text[at + 2..].starts_with(|it: char| it.is_alphabetic());
+    let mut breaks = text[from..].match_indices("\n\n").map(|(at, _)| from + at);
+    let end = breaks.find(is_heading).map_or(text.len(), |at| at + 2);
+    (text[start..end].trim_end().to_owned(), format!("{}{}", &text[..start], &text[end..]))
+}
+
+/// Returns the command line. A long help text begins with examples, and ends with the exit statuses.
 pub fn command() -> clap::Command {
     Cli::command().mut_subcommands(|command| {
         let own = command.get_after_long_help().or_else(|| command.get_after_help());
-        let own = own.map_or_else(String::new, |text| format!("{text}\n\n"));
+        let (examples, own) = own.map(|text| divided(&text.to_string())).unwrap_or_default();
+        let own = if own.is_empty() { own } else { format!("{}\n\n", own.trim_end()) };
+        let command = match examples.is_empty() {
+            true => command,
+            false => command.help_template(TEMPLATE).before_long_help(examples),
+        };
         let statuses = match command.get_name() {
             "enter" => {
                 format!(
@@ -317,6 +340,28 @@ mod tests {
     }
 
     #[test]
+    fn long_help_begins_with_examples() {
+        let texts = [
+            ("A:\n  a\n\nExamples:\n  # b\n  c\n\n  d\n\nE:\n  e", "Examples:\n  # b\n  c\n\n  d"),
+            ("Examples:\n  c", "Examples:\n  c"),
+        ];
+        for (text, examples) in texts {
+            let (found, rest) = divided(text);
+            assert_eq!(found, examples);
+            assert!(!rest.contains("  c") && rest.is_empty() == (text == examples), "{rest}");
+        }
+        for name in ["nc", "perf", "ss", "bench", "wire"] {
+            let mut command = command();
+            let command = command.find_subcommand_mut(name).unwrap();
+            let help = command.render_long_help().to_string();
+            let [usage, examples, options] =
+                ["Usage:", EXAMPLES, "\nOptions:"].map(|it| help.find(it).expect(it));
+            assert!(usage < examples && examples < options, "{help}");
+            assert_eq!(help.matches(EXAMPLES).count(), 1, "{help}");
+        }
+    }
+
+    #[test]
     fn each_long_help_ends_with_the_exit_statuses() {
         for sub in command().get_subcommands_mut().filter(|sub| !sub.is_hide_set()) {
             let help = sub.render_long_help().to_string();
@@ -324,12 +369,23 @@ mod tests {
         }
     }
 
+    /// Commands with the short options of the program that they are named after.
+    const NAMESAKES: [&str; 4] = ["nc", "perf", "rping", "ss"];
+
     #[test]
-    fn short_option_q_is_quiet_in_each_command() {
-        for sub in command().get_subcommands() {
-            let arg = sub.get_arguments().find(|arg| arg.get_short() == Some('q'));
-            let long = arg.map(|arg| arg.get_long().unwrap_or_default());
-            assert!(long.is_none_or(|long| long == "quiet"), "{}: {long:?}", sub.get_name());
+    fn short_option_has_one_meaning() {
+        let mut meanings = std::collections::BTreeMap::from([('q', "quiet"), ('w', "timeout")]);
+        let command = command();
+        for sub in command.get_subcommands() {
+            let is_namesake = NAMESAKES.contains(&sub.get_name());
+            for arg in sub.get_arguments() {
+                let (Some(short), Some(long)) = (arg.get_short(), arg.get_long()) else { continue };
+                if is_namesake && !['q', 'w'].contains(&short) {
+                    continue;
+                }
+                let meaning = *meanings.entry(short).or_insert(long);
+                assert_eq!(long, meaning, "flue {}: -{short}", sub.get_name());
+            }
         }
     }
 

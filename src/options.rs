@@ -4,6 +4,7 @@ use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
+    process,
 };
 
 use clap::Args;
@@ -63,8 +64,15 @@ pub struct NodeSetup {
 
 impl fmt::Display for NodeSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\ncontrol socket: {}", self.node, self.control)
+        let Self { node, control } = self;
+        write!(f, "{node}\ncontrol socket: {}", shown_socket(control, &node.tap))
     }
+}
+
+/// Returns the path of the control socket of this process on `tap`.
+pub(crate) fn shown_socket(control: &ControlSocketPath, tap: &str) -> String {
+    let path = control.socket(tap, process::id());
+    path.map_or_else(|| "none".into(), |path| path.display().to_string())
 }
 
 /// Limits of a listener, for commands that serve many peers.

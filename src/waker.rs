@@ -61,10 +61,7 @@ impl Waker {
     pub fn interrupted(&self) -> Result<(), Failure> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
-            signal => {
-                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-                Err(Failure::work(format!("interrupted by {name}")))
-            }
+            signal => Err(Failure::interrupted(signal)),
         }
     }
 

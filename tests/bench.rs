@@ -89,9 +89,9 @@ fn two_rows_and_their_documents() {
     let document: Value =
         serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
     assert_eq!(document["schema"], "flue.bench/1");
-    assert_eq!(document["settings"]["rounds"], 1);
-    assert!(document["machine"]["kernel"].as_str().unwrap().starts_with("Linux"));
-    let contests = document["contests"].as_array().unwrap();
+    assert_eq!(document["config"]["rounds"], 1);
+    assert!(document["result"]["machine"]["kernel"].as_str().unwrap().starts_with("Linux"));
+    let contests = document["result"]["contests"].as_array().unwrap();
     assert_eq!(contests.len(), 2);
     for contest in contests {
         let flue = &contest["contestants"][0];
@@ -114,7 +114,7 @@ fn two_rows_and_their_documents() {
         assert!(!page.contains(word), "{word}");
     }
 
-    let names = document["namespaces"].as_array().unwrap().iter();
+    let names = document["result"]["namespaces"].as_array().unwrap().iter();
     let names: BTreeSet<String> = names.map(|name| name.as_str().unwrap().to_owned()).collect();
     assert_eq!(names.len(), 3);
     assert_gone(&names);
@@ -133,11 +133,11 @@ fn signal_ends_bench_keeps_results_and_removes_namespaces() {
     run.expect_line("samples: ", LIMIT);
     run.signal(Signal::INT);
     run.expect_line("interrupted by SIGINT", LIMIT);
-    run.expect_exit(1, LIMIT);
+    run.expect_exit(130, LIMIT);
     let document: Value =
         serde_json::from_slice(&fs::read(&json).unwrap()).expect("a JSON document");
-    assert_eq!(document["interrupted_by"], 2);
-    let names = document["namespaces"].as_array().unwrap().iter();
+    assert_eq!(document["result"]["interrupted_by"], 2);
+    let names = document["result"]["namespaces"].as_array().unwrap().iter();
     assert_gone(&names.map(|name| name.as_str().unwrap().to_owned()).collect());
 }
 

@@ -183,7 +183,9 @@ fn end_is_reported_to_peer() {
         return;
     }
     let host = machine();
-    for (signal, code) in [(Signal::KILL, None), (Signal::INT, Some(1)), (Signal::TERM, Some(1))] {
+    for (signal, code) in
+        [(Signal::KILL, None), (Signal::INT, Some(130)), (Signal::TERM, Some(143))]
+    {
         let mut server = start(&host, "rping -s --transport kernel -a 127.0.0.1");
         server.expect_line("listening:", LIMIT);
         let mut client = start(&host, "rping -c --transport kernel -a 127.0.0.1");

@@ -281,7 +281,7 @@ fn refused_connection_is_reported_with_status_1() {
     let host = Namespace::new();
     let line = "nc 10.0.0.1 9 --tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
     let mut flue = Process::start(&host, command(FLUE, line), Output::Lines);
-    flue.expect_line("TCP: connection refused", START);
+    flue.expect_line("connect to 10.0.0.1:9: connection refused", START);
     flue.expect_exit(1, START);
 }
 

@@ -172,7 +172,7 @@ fn capture_on_full_disk_fails_command_only() {
     let document = document(start_as(line, Lines::Bytes));
     server.expect_exit(0, LIMIT);
     assert_eq!(
-        (&document["results"][0]["iterations"], &document["ok"]),
+        (&document["result"]["measurements"][0]["iterations"], &document["ok"]),
         (&50.into(), &false.into())
     );
     assert_eq!(document["error"]["message"], expected.as_str());

@@ -99,7 +99,7 @@ fn signal_resets_connection() {
             conversation.flue.signal(signal);
             assert_reset(conversation.read_until_end());
             conversation.flue.expect_line("interrupted by", LIMIT);
-            conversation.flue.expect_exit(1, LIMIT);
+            conversation.flue.expect_exit(128 + signal.as_raw(), LIMIT);
         }
     }
 }
@@ -169,7 +169,7 @@ fn signalled_queue_pair_notifies_peer() {
         server.expect_line("connected", LIMIT);
         let begun = Instant::now();
         server.signal(signal);
-        server.expect_exit(1, LIMIT);
+        server.expect_exit(128 + signal.as_raw(), LIMIT);
         client.expect_exit(1, LIMIT);
         assert!(begun.elapsed() < NOTIFICATION_LIMIT, "{:?}", begun.elapsed());
     }
@@ -214,7 +214,7 @@ fn end_of_queue_pair_is_reported_to_kernel() {
             flue.signal(signal);
             assert_reset(socket.read(&mut [0; 16]));
             flue.expect_line("interrupted by", LIMIT);
-            flue.expect_exit(1, LIMIT);
+            flue.expect_exit(128 + signal.as_raw(), LIMIT);
         }
         // Normal exit: the client closes between two pings.
         let (mut flue, mut socket, _host) = queue_pair(options);
@@ -254,7 +254,7 @@ fn signalled_measurement_notifies_peer() {
             let (ends, told) =
                 if server_ends { (&mut server, &mut client) } else { (&mut client, &mut server) };
             ends.signal(signal);
-            ends.expect_exit(1, LIMIT);
+            ends.expect_exit(128 + signal.as_raw(), LIMIT);
             told.expect_exit(1, LIMIT);
             assert!(begun.elapsed() < NOTIFICATION_LIMIT, "{:?}", begun.elapsed());
         }

@@ -52,9 +52,9 @@ fn top_shows_a_connection_and_restores_the_terminal() {
         "exit=0".into(),
     ];
     on_terminal(&bench, "top --interval 0.1", &steps);
-    let end = ["wait=tap2", "signal=15", "exit=1"].map(str::to_owned);
+    let end = ["wait=tap2", "signal=15", "exit=0"].map(str::to_owned);
     on_terminal(&bench, "top --interval 0.1 --node tap2", &end);
-    on_terminal(&bench, "top --interval 0.1", &["wait=tap2", "hangup=1"].map(str::to_owned));
+    on_terminal(&bench, "top --interval 0.1", &["wait=tap2", "hangup=0"].map(str::to_owned));
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);

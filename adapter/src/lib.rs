@@ -17,8 +17,7 @@
 //!     host_addresses: vec!["10.77.0.1/24".parse().expect("an address")],
 //!     ..NodeOptions::default()
 //! };
-//! let opened = options.open_ndk(AdapterConfig::default())?;
-//! let (node, adapter) = &opened[0];
+//! let (node, adapter) = options.open_one_ndk(AdapterConfig::default())?;
 //! # let _ = (node, adapter);
 //! # Ok(())
 //! # }
@@ -35,6 +34,7 @@ mod node;
 mod options;
 pub mod output;
 mod port_range;
+pub mod seed;
 pub mod units;
 
 pub use self::{

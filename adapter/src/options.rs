@@ -63,7 +63,7 @@ pub struct SocketsOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcap: Option<PathBuf>,
     /// Seed of the STags; `None`: random.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "crate::seed")]
     pub seed: Option<u64>,
 }
 

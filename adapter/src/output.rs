@@ -1,6 +1,6 @@
 //! Output files of options, such as captures and traces, and their first write error.
 //!
-//! Threads write such a file and continue after an error. The writer logs the error when it occurs. It is also kept
+//! Threads write such a file and continue after an error. The error is logged when it occurs. It is also kept
 //! until the end of the process, whose exit status it determines ([`take_failure`]).
 
 use std::{
@@ -24,6 +24,7 @@ pub struct OutputFile {
     file: Guarded<File>,
     /// Option and path, for messages.
     name: String,
+    has_failed: bool,
 }
 
 impl OutputFile {
@@ -36,7 +37,8 @@ impl OutputFile {
         let name = format!("{option} {}", path.display());
         match File::create(path) {
             Ok(file) => {
-                Ok(Self { file: File::from(move_to_high_number(file.into())).into(), name })
+                let file = File::from(move_to_high_number(file.into())).into();
+                Ok(Self { file, name, has_failed: false })
             }
             Err(error) => Err(failure(&name, &error)),
         }
@@ -47,11 +49,15 @@ impl OutputFile {
         &self.name
     }
 
-    /// Keeps the error, unless an earlier one is kept.
-    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+    /// Keeps the error, unless an earlier one is kept, and logs the first one of the file.
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted
         {
+            if !self.has_failed {
+                tracing::error!(file = %self.name, %error, "output stopped: write error");
+            }
+            self.has_failed = true;
             let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert_with(|| failure(&self.name, error));
         }

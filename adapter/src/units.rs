@@ -261,15 +261,24 @@ impl From<IpPrefix> for IpNet {
     }
 }
 
+/// Bits of an IPv4-mapped IPv6 address before the IPv4 address (RFC 4291 §2.5.5.2).
+const MAPPED_BITS: u8 = 96;
+
 impl FromStr for IpPrefix {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         const EXPECTED: &str = "expected an address with prefix length, such as 10.77.0.2/24";
         let Some((address, prefix_len)) = text.split_once('/') else { return refuse(EXPECTED) };
-        match (address.parse(), prefix_len.parse()) {
-            (Ok(address), Ok(length)) if !prefix_len.starts_with('+') => Self::new(address, length),
-            _ => refuse(EXPECTED),
+        let (Ok(address), Ok(length), false) =
+            (address.parse::<IpAddr>(), prefix_len.parse::<u8>(), prefix_len.starts_with('+'))
+        else {
+            return refuse(EXPECTED);
+        };
+        // An IPv4-mapped prefix is one of IPv4.
+        match (address.to_canonical(), length.checked_sub(MAPPED_BITS)) {
+            (mapped, Some(length)) if mapped != address => Self::new(mapped, length),
+            _ => Self::new(address, length),
         }
     }
 }

@@ -344,7 +344,8 @@ fn write_files(
         console.print(format_args!("charts: {}", path.display()));
     }
     if let Some(path) = &args.json {
-        let document = Document::new(outcome::NAME, failure, report);
+        let body = outcome::Body { config: &report.settings, result: report };
+        let document = Document::new(outcome::NAME, failure, body);
         let text = document.pretty().map_err(io::Error::other);
         text.and_then(|text| fs::write(path, text + "\n"))
             .map_err(|error| write_failure(path, &error))?;
@@ -359,8 +360,7 @@ fn write_failure(path: &Path, error: &io::Error) -> Failure {
 
 fn conclude(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
     if let Some(signal) = report.interrupted_by {
-        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        return Err(Failure::work(format!("interrupted by {name}")));
+        return Err(Failure::interrupted(signal));
     }
     if let Some((id, why)) = report.own_failures().first() {
         return Err(Failure::work(format!("measurement of flue: {id}: {why}")));

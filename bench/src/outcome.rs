@@ -241,6 +241,15 @@ pub(super) struct Settings {
 }
 
 /// Body of the document of a run.
+#[derive(Serialize)]
+pub(super) struct Body<'a> {
+    /// Settings of the run.
+    pub(super) config: &'a Settings,
+    /// Results of the run.
+    pub(super) result: &'a Report,
+}
+
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Report {
     /// Build of flue.
@@ -251,7 +260,8 @@ pub(super) struct Report {
     pub(super) command: Vec<String>,
     /// Properties of the machine.
     pub(super) machine: Machine,
-    /// Settings of the run.
+    /// Settings of the run, the configuration of the document.
+    #[serde(skip)]
     pub(super) settings: Settings,
     /// Network namespaces of the run, as named in /proc. They no longer exist.
     pub(super) namespaces: Vec<String>,

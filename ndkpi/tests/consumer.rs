@@ -143,3 +143,30 @@ fn panic_ends_the_adapters() {
         run(timed(&program).arg(place));
     }
 }
+
+// The program and the command of the guide, run from another directory.
+#[test]
+fn quick_start_of_the_guide_runs_anywhere() {
+    if lacks(&[Need::Tool("cc")]) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = std::fs::read_to_string(root.join("docs/libraries/ndkpi.md")).unwrap();
+    let (_, program) = page.split_once("```c\n").expect("a program");
+    let (program, _) = program.split_once("```").unwrap();
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quick-start");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("consumer.c"), program).unwrap();
+    let line = page.lines().find(|line| line.starts_with("cc ")).expect("a command");
+    // The libraries of this test are not those of a release; sources and output are not in the repository.
+    let libraries = libraries().display().to_string();
+    let line = line.replace("$PWD/target/release", &libraries);
+    let line = line.replace("target/release", &libraries);
+    let line = line.replace("consumer ", &format!("{}/consumer ", directory.display()));
+    let line = line.replace(" consumer.c", &format!(" {}/consumer.c", directory.display()));
+    let built = Command::new("sh").args(["-c", &line]).current_dir(root).output().unwrap();
+    assert!(built.status.success(), "{line}: {}", String::from_utf8_lossy(&built.stderr));
+    let ran = timed(&directory.join("consumer")).current_dir("/").output().unwrap();
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && output.contains("entries in a completion queue"), "{output}");
+}

@@ -90,6 +90,10 @@ pub fn tap_error(error: TapError) -> Error {
         | TapError::NodeWithoutDriver { .. }
         | TapError::NodeDenied { .. }
         | TapError::NotPermitted { .. } => Error::prerequisite(text),
+        TapError::Busy { .. } => Error::operation(text).with_hint(
+            "a further node needs its own TAP and address: --tap flue1 --addr 10.77.0.3/24; rping, serve and perf \
+             can use kernel sockets: --transport kernel",
+        ),
         _ => Error::operation(text),
     }
 }
@@ -150,6 +154,11 @@ mod tests {
             let failure = tap_error(error);
             assert_eq!(failure.cause, kind, "{failure}");
         }
+        let busy = tap_error(TapError::Busy { name: name() }).hint.unwrap();
+        assert!(
+            busy.contains("--tap flue1 --addr") && busy.contains("--transport kernel"),
+            "{busy}"
+        );
         let source = io::Error::from(io::ErrorKind::Unsupported);
         let failure = tap_error(TapError::NoVnetHeader { step: "TUNSETIFF", source });
         assert!(failure.message.contains("TUNSETIFF failed: unsupported"), "{failure}");

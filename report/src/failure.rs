@@ -21,40 +21,31 @@ pub enum Kind {
     /// A prerequisite is missing.
     #[serde(rename = "prerequisite")]
     Lacking,
+    /// A signal ended the run.
+    Interrupted,
 }
 
-impl Kind {
-    /// Returns the exit status.
-    pub const fn exit_status(self) -> u8 {
-        match self {
-            Self::Work => 1,
-            Self::Usage => 2,
-            Self::Lacking => 3,
-        }
-    }
+/// Exit status of a run that a signal ended, less the number of the signal, as in a shell.
+const SIGNAL_STATUS: u8 = 128;
 
-    /// Returns the meaning of the exit status.
-    const fn meaning(self) -> &'static str {
-        match self {
-            Self::Work => "failure",
-            Self::Usage => "usage error",
-            Self::Lacking => "missing prerequisite: device node, capability or kernel setting",
-        }
-    }
-}
+/// Exit statuses of failed runs, with their meanings.
+const STATUSES: [(&str, &str); 5] = [
+    ("1", "failure"),
+    ("2", "usage error"),
+    ("3", "missing prerequisite: device node, capability or kernel setting"),
+    ("130", "interrupted by SIGINT; 129: by SIGHUP, 143: by SIGTERM"),
+    ("141", "standard output is a broken pipe"),
+];
 
 /// Returns the section of help texts that lists the exit statuses of a failed run.
 pub fn failure_status_help() -> String {
-    let mut text = String::new();
-    for kind in [Kind::Work, Kind::Usage, Kind::Lacking] {
-        text.push_str(&format!("\n  {:<4} {}", kind.exit_status(), kind.meaning()));
-    }
-    text + &format!("\n  {BROKEN_PIPE_STATUS:<4} standard output is a broken pipe")
+    STATUSES.iter().map(|(status, meaning)| format!("\n  {status:<4} {meaning}")).collect()
 }
 
 /// Returns the section of help texts that lists all exit statuses.
 pub fn exit_status_help() -> String {
-    format!("Exit status:\n  0    success{}", failure_status_help())
+    let success = "success; a server or view that a signal has stopped";
+    format!("Exit status:\n  0    {success}{}", failure_status_help())
 }
 
 /// Failure of a run.
@@ -66,28 +57,43 @@ pub struct Failure {
     pub message: String,
     /// The remedy, if known.
     pub hint: Option<String>,
+    /// The signal that ended the run.
+    #[serde(default)]
+    pub signal: Option<u8>,
 }
 
 impl Failure {
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None, signal: None }
+    }
+
     /// A failure of the run itself; `message` has the form `subject: problem`.
     pub fn work(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Work, message: message.into(), hint: None }
+        Self::new(Kind::Work, message)
+    }
+
+    /// The end of a run by a signal.
+    pub fn interrupted(signal: i32) -> Self {
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        let message = format!("interrupted by {name}");
+        Self { signal: u8::try_from(signal).ok(), ..Self::new(Kind::Interrupted, message) }
     }
 
     /// A wrong command line; `message` names the option and its limit.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Usage, message: message.into(), hint: None }
+        Self::new(Kind::Usage, message)
     }
 
     /// A missing prerequisite; `message` names it.
     pub fn lacking(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Lacking, message: message.into(), hint: None }
+        Self::new(Kind::Lacking, message)
     }
 
-    /// Adds the remedy.
+    /// Adds the remedy. A run that a signal ended needs none.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
+        let hint = (self.kind != Kind::Interrupted).then(|| hint.into());
+        Self { hint, ..self }
     }
 
     /// Prefixes the message with the location of the failure.
@@ -97,9 +103,25 @@ impl Failure {
     }
 
     /// Returns the exit status.
-    pub const fn exit_status(&self) -> u8 {
-        self.kind.exit_status()
+    pub fn exit_status(&self) -> u8 {
+        match self.kind {
+            Kind::Work => 1,
+            Kind::Usage => 2,
+            Kind::Lacking => 3,
+            Kind::Interrupted => SIGNAL_STATUS + self.signal.unwrap_or(0),
+        }
     }
+}
+
+/// Returns the result of a server or view, which runs until a signal stops it: that is success.
+///
+/// # Errors
+/// Other failures.
+pub fn unless_stopped(ended: Result<(), Failure>) -> Result<(), Failure> {
+    ended.or_else(|failure| match failure.kind {
+        Kind::Interrupted => Ok(()),
+        _ => Err(failure),
+    })
 }
 
 impl From<Cause> for Kind {
@@ -114,11 +136,8 @@ impl From<Cause> for Kind {
 
 impl From<flue_adapter::Error> for Failure {
     fn from(error: flue_adapter::Error) -> Self {
-        Self {
-            kind: error.cause().into(),
-            message: error.message().to_owned(),
-            hint: error.hint().map(str::to_owned),
-        }
+        let hint = error.hint().map(str::to_owned);
+        Self { hint, ..Self::new(error.cause().into(), error.message()) }
     }
 }
 
@@ -153,8 +172,20 @@ mod tests {
         assert_eq!(Failure::lacking("x").exit_status(), 3);
         let help = exit_status_help();
         let lines: Vec<&str> = help.lines().skip(1).map(|line| line[..7].trim()).collect();
-        assert_eq!(lines, ["0", "1", "2", "3", "141"], "{help}");
+        assert_eq!(lines, ["0", "1", "2", "3", "130", "141"], "{help}");
         assert!(help.contains("  2    usage error\n"), "{help}");
+    }
+
+    #[test]
+    fn signal_is_a_status_of_its_own_without_a_hint() {
+        for (signal, name, status) in [(1, "SIGHUP", 129), (2, "SIGINT", 130), (15, "SIGTERM", 143)]
+        {
+            let failure = Failure::interrupted(signal).with_hint("start a server");
+            assert_eq!(failure.to_string(), format!("interrupted by {name}"));
+            assert_eq!(failure.exit_status(), status);
+            assert_eq!(unless_stopped(Err(failure)), Ok(()));
+        }
+        assert!(unless_stopped(Err(Failure::work("x"))).is_err());
     }
 
     #[test]

@@ -40,6 +40,18 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Removes the columns of which all cells are [`UNKNOWN`].
+    #[must_use]
+    pub fn without_unknown(mut self) -> Self {
+        let is_known = |at: &usize| self.rows.iter().any(|row| row[*at] != UNKNOWN);
+        let kept: Vec<usize> = (0..self.head.len()).filter(is_known).collect();
+        self.head = kept.iter().map(|at| self.head[*at].clone()).collect();
+        for row in &mut self.rows {
+            *row = kept.iter().map(|at| row[*at].clone()).collect();
+        }
+        self
+    }
+
     fn widths(&self) -> Vec<usize> {
         let width = |text: &str| text.chars().count();
         let column = |index: usize| {
@@ -101,6 +113,14 @@ Read                 -
         table.row(["1".into()]);
         table.row(["1".into(), "2".into(), "3".into()]);
         assert_eq!(table.to_string(), "a  b\n1  -\n1  2\n");
+    }
+
+    #[test]
+    fn unknown_column_is_removed() {
+        let mut table = Table::new(&[("a", Align::Left), ("b", Align::Left), ("c", Align::Left)]);
+        table.row(["1".into(), UNKNOWN.into(), UNKNOWN.into()]);
+        table.row(["2".into(), UNKNOWN.into(), "3".into()]);
+        assert_eq!(table.without_unknown().to_string(), "a  c\n1  -\n2  3\n");
     }
 
     #[test]

@@ -10,7 +10,11 @@ use crate::{failure::Failure, report::Console};
 /// Completes commands, options and their values.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
+  # this shell
   source <(flue completions bash)
+
+  # later shells: the directory must exist
+  mkdir -p ~/.local/share/bash-completion/completions ~/.zfunc ~/.config/fish/completions
   flue completions bash > ~/.local/share/bash-completion/completions/flue
   flue completions zsh > ~/.zfunc/_flue
   flue completions fish > ~/.config/fish/completions/flue.fish")]

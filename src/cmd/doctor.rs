@@ -4,6 +4,7 @@
 //! if one of its own prerequisites is missing.
 
 use std::{
+    env,
     ffi::OsStr,
     fmt, io,
     net::{Ipv4Addr, TcpListener, TcpStream},
@@ -12,8 +13,8 @@ use std::{
 };
 
 use clap::Args;
-use flue_adapter::{MTU_DEFAULT_BYTES, QUEUES_MAX};
-use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
+use flue_adapter::{MTU_DEFAULT_BYTES, QUEUES_MAX, TAP_DEFAULT};
+use offload_engine::link::{OpenTap, TapError, TapOptions, VnetMode, open_tap, open_tap_queues};
 use rdma_over_tcp::ndk::{self, AdapterConfig, SocketsConfig};
 use serde::Serialize;
 
@@ -30,7 +31,8 @@ use crate::{
 /// Check prerequisites and suggest fixes
 ///
 /// Tests them in a network namespace of its own: the TUN device node, namespaces, a bridge, a veth pair, a TAP with and
-/// without virtio-net header, and forwarding. Exits with status 3 if a prerequisite of "flue lab" is missing.
+/// without virtio-net header, and forwarding. Then it prints which commands this user can run. Exits with status 3 if a
+/// prerequisite of "flue lab" is missing.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// Output format.
@@ -60,7 +62,7 @@ impl Check {
     fn new(name: &'static str, required: bool, found: Result<String, Failure>) -> Self {
         match found {
             Ok(detail) => Self { name, ok: true, required, detail, hint: None },
-            Err(Failure { kind: _, message, hint }) => {
+            Err(Failure { kind: _, message, hint, signal: _ }) => {
                 Self { name, ok: false, required, detail: message, hint }
             }
         }
@@ -88,11 +90,18 @@ impl fmt::Display for Check {
 /// # Errors
 /// [`Failure::lacking`] with the missing prerequisites, if a required check fails.
 pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    // Before the process enters a namespace of its own.
+    let own_tap = try_own_tap();
     let checks = examine();
     for check in &checks {
         console.print(check);
     }
-    console.result(&serde_json::json!({ "checks": checks }));
+    let verdicts = verdicts(&checks, own_tap);
+    console.print("");
+    for verdict in &verdicts {
+        console.print(verdict);
+    }
+    console.result(&serde_json::json!({ "checks": checks, "commands": verdicts }));
     let missing: Vec<_> =
         checks.iter().filter(|check| check.required && !check.ok).map(|check| check.name).collect();
     if missing.is_empty() {
@@ -104,6 +113,96 @@ pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure>
         true => lacking.with_hint("kernel sockets require no TAP: flue lab --transport kernel"),
         false => lacking,
     })
+}
+
+/// Usability of commands for this user.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Verdict {
+    /// The commands.
+    pub commands: &'static str,
+    /// True if they are usable.
+    pub ok: bool,
+    /// Missing prerequisites; empty if there are none.
+    pub detail: String,
+    /// Suggested fix.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { commands, ok, detail, hint } = self;
+        let verdict = if *ok { "usable" } else { "unusable" };
+        write!(f, "{verdict:<8} {commands}")?;
+        if !detail.is_empty() {
+            write!(f, "\n         {detail}")?;
+        }
+        match hint {
+            Some(hint) => write!(f, "\n         hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Peers that `flue bench` measures, and the tool that decodes captures.
+const BENCH_PROGRAMS: [&str; 6] =
+    ["gcc", "iperf3", "strace", "ucx_perftest", "ib_write_bw", "rping"];
+const DECODERS: [&str; 1] = ["tshark"];
+
+/// Returns the usability of each group of commands.
+fn verdicts(checks: &[Check], own_tap: Result<(), Failure>) -> Vec<Verdict> {
+    let of = |commands, names: &[&str]| {
+        // A check that did not run is missing as well.
+        let has = |name: &&&str| checks.iter().any(|check| check.ok && check.name == **name);
+        let missing: Vec<&str> = names.iter().filter(|name| !has(name)).copied().collect();
+        let detail = match missing.is_empty() {
+            true => String::new(),
+            false => format!("missing: {}", missing.join(", ")),
+        };
+        Verdict { commands, ok: missing.is_empty(), detail, hint: None }
+    };
+    let optional = |commands, programs: &[&str]| {
+        let absent: Vec<_> = programs.iter().filter(|name| !is_installed(name)).copied().collect();
+        let detail = match absent.is_empty() {
+            true => String::new(),
+            false => format!("not installed: {}", absent.join(", ")),
+        };
+        Verdict { commands, ok: absent.len() < programs.len(), detail, hint: None }
+    };
+    let (ok, detail, hint) = match own_tap {
+        Ok(()) => (true, String::new(), None),
+        Err(Failure { message, .. }) => {
+            let remedy =
+                "\"flue up\" and \"flue enter\" need no privilege for it, or use kernel sockets";
+            (false, message, Some(remedy.to_owned()))
+        }
+    };
+    vec![
+        of("flue run", &[SOCKETS, "verbs programs"]),
+        of("flue rping, serve, lab --transport kernel; perf --stack kernel", &[SOCKETS]),
+        of(
+            "flue lab, up, enter",
+            &["TUN device node", "network namespace", "bridge", "veth pair", "TAP"],
+        ),
+        Verdict { commands: "flue nc, rping, perf, serve, wire, run --tap", ok, detail, hint },
+        optional("flue bench: peers", &BENCH_PROGRAMS),
+        optional("flue wireshark-profile", &DECODERS),
+    ]
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Checks that this user can open the default TAP in the current network namespace.
+fn try_own_tap() -> Result<(), Failure> {
+    environment::check_tun()?;
+    let options = TapOptions::new(TAP_DEFAULT, MTU_DEFAULT_BYTES.into(), VnetMode::Off);
+    match open_tap(&options) {
+        // A node of this user has it.
+        Ok(_) | Err(TapError::Busy { .. }) => Ok(()),
+        Err(error) => Err(tap_error(error).into()),
+    }
 }
 
 /// Runs all checks in dependency order.
@@ -256,6 +355,23 @@ mod tests {
             Check::new("thing", true, Ok("found".into())).to_string(),
             "ok       thing: found"
         );
+    }
+
+    #[test]
+    fn each_group_of_commands_has_a_verdict() {
+        let found = |name| Check::new(name, true, Ok(String::new()));
+        let checks = [found(SOCKETS), found("TUN device node"), found("network namespace")];
+        let denied = Failure::lacking("interface \"flue0\": permission denied");
+        let verdicts = verdicts(&checks, Err(denied));
+        let of = |command: &str| {
+            let verdict = verdicts.iter().find(|it| it.commands.contains(command)).unwrap();
+            (verdict.ok, verdict.to_string())
+        };
+        assert!(of("--transport kernel").0);
+        assert_eq!(of("flue run").1, "unusable flue run\n         missing: verbs programs");
+        assert!(of("flue lab, up").1.contains("missing: bridge, veth pair, TAP"));
+        let (ok, text) = of("flue nc");
+        assert!(!ok && text.contains("permission denied") && text.contains("flue up"), "{text}");
     }
 
     #[test]

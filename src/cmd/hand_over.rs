@@ -33,8 +33,8 @@ use crate::{
 /// that of the host stack, or the target's status by name and number.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue offload 10.77.0.1:5000
-  flue offload 10.77.0.2:7174-10.77.0.1:5000 --node flue0
+  flue offload 10.77.0.2:7174
+  flue offload 10.77.0.2:7174 --node flue1
   flue offload all --wait 30")]
 pub struct OffloadArgs {
     /// Common arguments.
@@ -48,8 +48,8 @@ pub struct OffloadArgs {
 /// on it continues to work.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue upload 10.77.0.1:5000
-  flue upload 12 --node flue0
+  flue upload 10.77.0.2:7174
+  flue upload 10.77.0.2:7174 --node flue1
   flue upload all --json")]
 pub struct UploadArgs {
     /// Common arguments.
@@ -66,10 +66,10 @@ pub struct MoveArgs {
     #[arg(value_name = "CONNECTION")]
     pub connection: Selector,
 
-    /// Query this node: control socket, process id or TAP [default: all]
+    /// Query this node: socket, process id, TAP or program [default: all]
     ///
     /// By default all nodes of the user are queried.
-    #[arg(long, value_name = "PATH|PID|TAP")]
+    #[arg(long, value_name = "PATH|PID|TAP|PROGRAM")]
     pub node: Option<String>,
 
     /// Wait for a connection, seconds: 0..=600

@@ -25,7 +25,7 @@ const HEADING_WORDS_MAX: usize = 3;
 /// Writes flue.1 and flue-COMMAND.1. "man" finds them in the directory man1 of its search path; "manpath" prints that
 /// path. Existing files are replaced.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = "Example:
+#[command(after_long_help = "Examples:
   flue man-pages ~/.local/share/man/man1
   man flue-run")]
 pub struct ManPagesArgs {
@@ -85,8 +85,9 @@ fn page(command: &clap::Command) -> io::Result<(String, Vec<u8>)> {
     // All options of a command would fill a screen.
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
-    let notes = command.get_after_long_help().or_else(|| command.get_after_help());
-    let notes = notes.map(ToString::to_string).unwrap_or_default();
+    let after = command.get_after_long_help().or_else(|| command.get_after_help());
+    let notes = command.get_before_long_help().into_iter().chain(after);
+    let notes = notes.map(ToString::to_string).collect::<Vec<_>>().join("\n\n");
     let source = format!("flue {}", env!("CARGO_PKG_VERSION"));
     let is_whole = command.has_subcommands();
     let command = command.clone().override_usage(usage).after_help(None::<&str>);
@@ -109,9 +110,15 @@ fn page(command: &clap::Command) -> io::Result<(String, Vec<u8>)> {
     Ok((page.get_filename(), text))
 }
 
-/// Appends a section for each paragraph. A paragraph is a line that ends with a colon, and indented lines.
+/// Appends a section for each paragraph: a line that ends with a colon, and indented lines. A paragraph of indented
+/// lines only continues the section before it.
 fn sections(notes: &str, roff: &mut Roff) {
     for paragraph in notes.split("\n\n") {
+        if paragraph.starts_with("  ") {
+            roff.control("PP", []);
+            unfilled(paragraph, roff);
+            continue;
+        }
         let (first, lines) = paragraph.split_once('\n').unwrap_or((paragraph, ""));
         let (heading, text) = match first.split_once(':') {
             Some((heading, rest)) if heading.split(' ').count() <= HEADING_WORDS_MAX => {
@@ -127,12 +134,17 @@ fn sections(notes: &str, roff: &mut Roff) {
             roff.text([roman(text)]);
             roff.control("PP", []);
         }
-        roff.control("nf", []);
-        for line in lines.lines() {
-            roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
-        }
-        roff.control("fi", []);
+        unfilled(lines, roff);
     }
+}
+
+/// Appends indented lines as they are.
+fn unfilled(lines: &str, roff: &mut Roff) {
+    roff.control("nf", []);
+    for line in lines.lines() {
+        roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+    }
+    roff.control("fi", []);
 }
 
 #[cfg(test)]
@@ -171,9 +183,11 @@ mod tests {
         let run = of("flue-run.1");
         assert!(run.contains("\\fBflue run\\fR [OPTIONS] <PROGRAM>...\n"), "{run}");
         assert!(run.contains("\\fB\\-\\-device\\fR") && run.contains(".SH \"SEE ALSO\""), "{run}");
-        let examples = ".SH EXAMPLE\n.nf\nflue man\\-pages ~/.local/share/man/man1\n";
+        let examples = ".SH EXAMPLES\n.nf\nflue man\\-pages ~/.local/share/man/man1\n";
         let own = of("flue-man-pages.1");
         assert!(own.contains(examples), "{own}");
+        let perf = of("flue-perf.1");
+        assert!(perf.contains(".PP\n.nf\n# a ping\\-pong of 8 B on kernel sockets\n"), "{perf}");
         assert!(of("flue.1").contains("flue\\-run(1)"));
     }
 }

@@ -26,6 +26,7 @@ use crate::{
         Console,
         stdout::{self, Stdout},
     },
+    station::{ConnectOptions, Station},
     waker::Waker,
 };
 use bytes::Bytes;
@@ -60,12 +61,14 @@ const BACKLOG: usize = 1;
 /// With --json the document is printed on standard error, because standard output has the data of the connection.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue nc -l 5000 > file
-      receive a file
-  flue nc 10.77.0.1 5000 < file
-      send a file
-  flue nc --host-addr 10.77.0.1/24 -l 5000
-      accept a connection from this machine: nc 10.77.0.2 5000")]
+  # receive from a program of this machine
+  flue nc -l 5000 --host-addr 10.77.0.1/24 > received &
+  echo hello | nc -N 10.77.0.2 5000
+
+  # a file between two nodes on a bridge
+  ip link add br0 type bridge && ip link set br0 up
+  flue nc -l 5000 --tap t0 --bridge br0 > copy &
+  flue nc 10.77.0.2 5000 --tap t1 --addr 10.77.0.3/24 --bridge br0 < /etc/passwd")]
 pub struct NcArgs {
     /// Listen, and accept one connection
     #[arg(short, long)]
@@ -83,10 +86,9 @@ pub struct NcArgs {
     #[arg(short = 's', long, value_name = "IP", conflicts_with = "listen")]
     pub source: Option<HostAddress>,
 
-    /// Limit the time of the connect, seconds: 1..=600
-    #[arg(short = 'w', long, value_name = "SECONDS", default_value_t = 10,
-          value_parser = clap::value_parser!(u16).range(1..=600))]
-    pub timeout: u16,
+    /// Time limit of its connect.
+    #[command(flatten)]
+    pub connect: ConnectOptions,
 
     /// Keep two receive requests of this size posted, bytes: 1..=1048576
     ///
@@ -154,7 +156,7 @@ impl NcArgs {
                     ));
                 }
                 let local = source.map(|source| SocketAddr::new(source, 0));
-                let timeout = Duration::from_secs(self.timeout.into());
+                let timeout = self.connect.limit();
                 Ok(Endpoint::Connect { local, remote, timeout })
             }
             (false, _) => Err(Failure::usage(
@@ -472,13 +474,15 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         streams.post_receives(args.prepost.unwrap_or(0) as usize);
         streams
     };
-    let nodes = setup.node.open(client)?;
-    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("TAP: no queue"))?;
+    let node = setup.node.open(client)?.swap_remove(0);
+    let station = Station::new(Some(&setup.node), args.connect.limit());
+    station.warn(console);
     let _control = server::serve(node.clone(), NodeName::of(&setup.node), &setup.control)?;
     let waker = Waker::new();
     let woken = node.clone();
     waker.set(move || woken.wake());
-    let ended = waker.catch_signals().and_then(|()| converse(&node, place, &waker, console));
+    let ended =
+        waker.catch_signals().and_then(|()| converse(&node, place, &station, &waker, console));
     waker.clear();
     ended
 }
@@ -486,19 +490,24 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
 fn converse(
     node: &Node<Streams>,
     place: Endpoint,
+    station: &Station,
     waker: &Waker,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let handle = match place {
-        Endpoint::Listen(local) => accept(node, local, waker, console)?,
+    let (call, handle) = match place {
+        Endpoint::Listen(local) => {
+            ("accept".to_owned(), accept(node, local, station, waker, console)?)
+        }
         Endpoint::Connect { local, remote, timeout } => {
-            node.with(|streams, _, _| streams.connect(local, remote, timeout))
+            station.connecting(remote, console);
+            let handle = node.with(|streams, _, _| streams.connect(local, remote, timeout));
+            (format!("connect to {remote}"), handle)
         }
     };
     let established = wait(node, waker, |streams, _, _| {
         let status = streams.status(handle)?;
         match status.error {
-            Some(error) => Some(Err(Failure::work(error.to_string()))),
+            Some(error) => Some(Err(station.stream(&call, error))),
             None => (status.connected || status.closed).then_some(Ok(status)),
         }
     })?;
@@ -549,15 +558,16 @@ fn converse(
 fn accept(
     node: &Node<Streams>,
     local: SocketAddr,
+    station: &Station,
     waker: &Waker,
     console: &mut Console<'_>,
 ) -> Result<OffloadHandle, Failure> {
     let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
     let listening = wait(node, waker, |streams, _, _| {
         let state = streams.listening(listener)?;
-        Some(state.map_err(|error| Failure::work(error.to_string())))
+        Some(state.map_err(|error| station.stream(&format!("listen on {local}"), error)))
     })?;
-    console.remark(format_args!("listening: {listening}"));
+    console.remark(format_args!("listening: {}", station.shown(listening)));
     let handle = wait(node, waker, |streams, _, _| streams.accept(listener).map(Ok))?;
     node.with(|streams, _, _| streams.unlisten(listener));
     Ok(handle)

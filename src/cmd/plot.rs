@@ -21,8 +21,8 @@ use crate::{failure::Failure, options::OutputArgs, report::Console};
 /// The trace is a file written with --tcp-trace. Three panels: congestion window, slow start threshold and bytes in
 /// flight; smoothed RTT; delivery rate, and pacing rate if the connection is paced.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = "Example:
-  flue nc --tcp-trace tcp.csv --drop 0.1 10.77.0.1 5001 <bigfile
+#[command(after_long_help = "Examples:
+  flue lab -q --drop 0.1 --delay 1ms --tcp-trace tcp.csv
   flue plot tcp.csv")]
 pub struct PlotArgs {
     /// Trace to draw

@@ -43,7 +43,7 @@ use rustix::fs::StatVfsMountFlags;
 
 pub use self::library::find_library;
 use self::{directory::Directory, usage::Usage};
-use crate::{failure::Failure, options::NodeArgs, report::Console};
+use crate::{failure::Failure, options::NodeArgs, report::Console, station::Station};
 
 /// Directories that the dynamic loader searches first.
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
@@ -322,6 +322,10 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let Prepared { mut command, directory } = prepare(&library, program)?;
     command.args(arguments);
     let launch = node.as_ref().map(Launch::prepare).transpose()?;
+    if let Some(warning) = Station::new(node.as_ref(), Duration::ZERO).warning() {
+        // A write error on standard error cannot be reported.
+        let _ = writeln!(io::stderr(), "flue run: {warning}");
+    }
     let inherited = env::var(OPTIONS_VARIABLE).ok().and_then(|text| text.parse().ok());
     let launched = launch.as_ref().map(|launch| launch.node.clone());
     let options = args.options(inherited.unwrap_or_default(), launched).map_err(no_directory)?;

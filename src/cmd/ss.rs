@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde::Serialize;
-use signal_hook::consts::SIGINT;
 
 use self::{
     filter::{Filter, States},
@@ -53,10 +52,10 @@ const NAME: &str = "ss";
 Examples:
   flue ss -i
   flue ss state established dport = :7174
-  flue ss offload inhost dst 10.77.0.0/24
-  flue ss --json --state | jq '.result.nodes[].connections[].state_tree'
+  flue ss offload offloaded dst 10.77.0.0/24
   flue ss --node flue0 -al
-  flue ss --interval 1 --json | jq -c '.result.nodes[].connections[] | [.remote, .rates.send_bps]'")]
+  flue ss --json --state | jq '.result.nodes[].connections[].state_tree'
+  flue ss --json | jq -c '.result.nodes[].connections[] | [.remote, .rdma.sends]'")]
 pub struct SsArgs {
     /// Filter of connections
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
@@ -100,10 +99,10 @@ pub struct SsArgs {
     #[arg(long)]
     pub state: bool,
 
-    /// Query this node: control socket, process id or TAP [default: all]
+    /// Query this node: socket, process id, TAP or program [default: all]
     ///
     /// By default all nodes of the user are queried.
-    #[arg(long, value_name = "PATH|PID|TAP")]
+    #[arg(long, value_name = "PATH|PID|TAP|PROGRAM")]
     pub node: Option<String>,
 
     /// Repeat at this interval, s: 0.1..=3600
@@ -179,7 +178,7 @@ fn run_once(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     ended
 }
 
-/// Lists until SIGINT. Nodes may end: an error is part of one listing.
+/// Lists until a signal stops it. Nodes may end: an error is part of one listing.
 fn run_repeatedly(
     args: &SsArgs,
     interval: Duration,
@@ -212,10 +211,8 @@ fn run_repeatedly(
         console.check()?;
         is_first = false;
         next = (next + interval).max(Instant::now());
-        match pause.until(next) {
-            Some(SIGINT) => return Ok(()),
-            Some(_) => return pause.waker().interrupted(),
-            None => {}
+        if pause.until(next).is_some() {
+            return Ok(());
         }
     }
 }
@@ -263,8 +260,15 @@ fn unix_time_ns() -> u64 {
 /// Returns the note for a node without rows.
 fn idle(node: &NodeName) -> String {
     let NodeName { pid, tap, .. } = node;
-    let name = listing::program_name(*pid).unwrap_or_default();
+    let name = client::program_name(*pid).unwrap_or_default();
     format!("{tap}: pid={pid} name={name}: device open, no connection and no listener")
+}
+
+/// Returns the heading of the connections of a node, if there are several nodes.
+fn heading_of(node: &NodeName) -> String {
+    let NodeName { pid, tap, .. } = node;
+    let name = client::program_name(*pid).map_or_else(String::new, |name| format!("{name}, "));
+    format!("{tap}: {name}pid {pid}")
 }
 
 /// Renders the table, with a line of variables below each connection.
@@ -287,6 +291,7 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
     let mut details = Vec::new();
     for Listed { node, connections, .. } in nodes {
         let Some(node) = node else { continue };
+        let mut heading = Some(heading_of(node));
         for Row { record, rates } in connections {
             let mut cells = vec![
                 cell(record.state.as_ref()),
@@ -304,7 +309,7 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
                 cells.push(format!("node:((\"{}\",pid={}))", node.tap, node.pid));
             }
             table.row(cells);
-            details.push(format::of(record, node));
+            details.push((heading.take(), format::of(record, node)));
         }
     }
     let table = table.to_string();
@@ -314,7 +319,15 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
         text.push_str(head);
         text.push('\n');
     }
-    for (line, detail) in lines.zip(details) {
+    // Without a heading, as for scripts, each line is a connection.
+    let is_grouped = nodes.iter().filter(|listed| !listed.connections.is_empty()).count() > 1
+        && !args.no_header
+        && !args.oneline;
+    for (line, (heading, detail)) in lines.zip(details) {
+        if let Some(heading) = heading.filter(|_| is_grouped) {
+            text.push_str(&heading);
+            text.push('\n');
+        }
         text.push_str(line);
         if args.info {
             text.push_str(if args.oneline { " " } else { "\n\t " });

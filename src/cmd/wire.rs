@@ -34,18 +34,17 @@ use crate::{failure::Failure, options::OutputArgs, report::Console, units::IpPre
 /// run it with a real-time priority: chrt -r 1 flue wire ...
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue wire w0 w1 --delay 10ms --rate 100mbit --queue 20ms \\
-      --ab drop=0.1,burst=5
-      100 Mbit/s, 20 ms RTT, loss bursts of five from w0 to w1
-
+  # two kernels, each in its namespace; 100 Mbit/s, 20 ms RTT, loss bursts
   ip netns add left; ip netns add right
   flue wire w0 w1 --netns-a left --addr-a 10.0.0.1/24 \\
-      --netns-b right --addr-b 10.0.0.2/24 --delay 5ms
-  ip netns exec left ping 10.0.0.2
-      two kernels, each in its namespace
+      --netns-b right --addr-b 10.0.0.2/24 \\
+      --delay 10ms --rate 100mbit --queue 20ms --ab drop=0.1,burst=5 &
+  ip netns exec right iperf3 -s -1 &
+  ip netns exec left iperf3 -c 10.0.0.2 -t 1
 
-  flue wire w0 w1 --bridge-a br0 --bridge-b br1
-      two bridges, whose other ports are connected by the wire
+  # two bridges, whose other ports are connected by the wire
+  ip link add br0 up type bridge && ip link add br1 up type bridge
+  flue wire w2 w3 --bridge-a br0 --bridge-b br1 &
 
 Options of tc-netem(8):
   loss 1%                  --drop 1
@@ -151,6 +150,7 @@ pub struct WireConfig {
     /// Impairments from B to A.
     pub b_to_a: Impairment,
     /// Seed of the random number generator.
+    #[serde(serialize_with = "flue_adapter::seed::serialize")]
     pub seed: u64,
     /// Duration of the run, seconds.
     pub duration_s: Option<u32>,

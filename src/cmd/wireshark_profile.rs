@@ -29,8 +29,9 @@ const FILES: [(&str, &str); 5] = [
 /// Writes the profile "flue": columns, colors, filter buttons, and the preferences that MPA requires. Existing files
 /// are replaced.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = "Example:
+#[command(after_long_help = "Examples:
   flue wireshark-profile
+  flue lab -q --file /etc/passwd --pcap lab.pcapng
   tshark -C flue -r lab.pcapng -Y iwarp_mpa")]
 pub struct WiresharkProfileArgs {
     /// Create "flue" in this profile directory

@@ -1,4 +1,4 @@
-//! Command blocks of the front page and the guide.
+//! Command blocks of the front page and the guide, and the examples of the help texts.
 //!
 //! Each `sh` block follows a comment: `<!-- run: namespace -->`, or `<!-- not run: REASON -->`. A block runs in bash,
 //! in network, mount and process namespaces of its own and an empty directory. Its first failing command fails it. A
@@ -30,7 +30,7 @@ const LANES: usize = 3;
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("unshare"), Need::Tool("ip"), Need::Tool("bash")];
 /// Programs of blocks that are not part of every system. A block is skipped, or fails in CI, if one is missing.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 16] = [
     "ib_write_bw",
     "ib_send_lat",
     "ibv_devinfo",
@@ -44,7 +44,20 @@ const PROGRAMS: [&str; 13] = [
     "iscsi-inq",
     "qemu-io",
     "nc",
+    "jq",
+    "curl",
+    "rdma_client",
 ];
+/// Commands whose examples do not run, with the reason.
+const NOT_RUN: &[(&str, &str)] =
+    &[("bench", "takes minutes"), ("man-pages", "needs man(1)"), ("top", "needs a terminal")];
+/// Commands whose examples need a connection of port 7174 between the nodes flue0 and flue1.
+const WITH_CONNECTION: [&str; 4] = ["metrics", "offload", "ss", "upload"];
+const CONNECTION: &str = "\
+ip link add br0 type bridge && ip link set br0 up
+flue rping -s -q --bridge br0 &
+flue rping -c -q -a 10.77.0.2 --bridge br0 --tap flue1 --addr 10.77.0.3/24 &
+";
 /// Texts in the output of blocks, by page and a command of the block.
 const EXPECTED: &[(&str, &str, &[&str])] = &[
     ("README.md", "flue lab", &["kernel sockets", "SHA-256", "RDMA Write", "RDMA Read"]),
@@ -77,10 +90,17 @@ const EXPECTED: &[(&str, &str, &[&str])] = &[
     ("docs/guide/verbs-recipes.md", "iscsi-inq", &["IET", "read 262144/262144"]),
     ("docs/tools/ss.md", "flue upload", &["Offloaded to InHost in"]),
     ("docs/tools/perf.md", "tcp-rr", &["\"schema\":", "\"verified\":"]),
+    ("docs/tools/serve.md", "rdma_client", &["rdma_client: end 0"]),
+    ("flue help perf", "write-bw", &["RDMA Write, bandwidth", "half round trip"]),
+    ("flue help rping", "rping", &["ping data: rdma-ping-9"]),
+    ("flue help serve", "rdma_client", &["rdma_client: end 0"]),
+    ("flue help nc", "received", &[" bytes sent, 0 received"]),
+    ("flue help upload", "upload", &["Offloaded to InHost in"]),
     ("docs/tools/wire.md", "iperf3", &["receiver", "iperf Done."]),
 ];
 
 /// A block of a page.
+#[derive(Clone)]
 struct Block {
     page: String,
     line: usize,
@@ -128,6 +148,26 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
+/// Examples of the help texts, a block for each command.
+fn examples() -> Vec<Block> {
+    let command = flue::cli::command();
+    let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
+    let of = |command: &clap::Command| {
+        let name = command.get_name();
+        let text = command.get_before_long_help()?.to_string();
+        let lines = text.lines().skip(1).map(|line| line.strip_prefix("  ").unwrap_or(line));
+        let own: String = lines.map(|line| format!("{line}\n")).collect();
+        let before = if WITH_CONNECTION.contains(&name) { CONNECTION } else { "" };
+        let comment = match NOT_RUN.iter().find(|(other, _)| *other == name) {
+            Some((_, reason)) => format!("<!-- not run: {reason} -->"),
+            None => "<!-- run: namespace -->".into(),
+        };
+        let (page, commands) = (format!("flue help {name}"), format!("{before}{own}"));
+        Some(Block { page, line: 1, comment, commands })
+    };
+    shown.filter_map(of).collect()
+}
+
 /// `REASON` of `<!-- KIND: REASON -->`.
 fn marked<'a>(block: &'a Block, kind: &str) -> Option<&'a str> {
     let text = block.comment.strip_prefix("<!-- ")?.strip_suffix(" -->")?;
@@ -147,9 +187,17 @@ fn every_block_is_marked() {
         );
     }
     assert!(blocks.len() > 25, "{} blocks", blocks.len());
+    let examples = examples();
+    assert!(examples.len() > 12, "{} commands with examples", examples.len());
+    for (name, _) in NOT_RUN {
+        assert!(examples.iter().any(|it| it.page.ends_with(&format!(" {name}"))), "{name}");
+    }
     for (page, command, _) in EXPECTED {
         let is_of = |block: &&Block| block.page == *page && block.commands.contains(command);
-        assert!(blocks.iter().any(|block| is_of(&block)), "{page}: no block with {command}");
+        assert!(
+            blocks.iter().chain(&examples).any(|block| is_of(&block)),
+            "{page}: no block with {command}"
+        );
     }
 }
 
@@ -252,11 +300,26 @@ fn check(block: &Block) -> Result<(), String> {
 }
 
 #[test]
+fn shown_programs_have_no_hidden_lines() {
+    let libraries = fs::read_dir(root().join("docs/libraries")).unwrap();
+    let pages = libraries.map(|entry| entry.unwrap().path()).chain([root().join("README.md")]);
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for program in text.split("```rust").skip(1) {
+            let program = program.split("```").next().unwrap();
+            // rustdoc compiles such lines and hides them; a page of Markdown shows them.
+            let is_hidden = |line: &str| line == "#" || line.starts_with("# ");
+            assert!(!program.lines().any(is_hidden), "{}: {program}", page.display());
+        }
+    }
+}
+
+#[test]
 fn blocks_run() {
     if lacks(NEEDS) {
         return;
     }
-    let mut blocks = blocks();
+    let mut blocks = [blocks(), examples()].concat();
     blocks.retain(|block| marked(block, "run").is_some() && !lacks_program(block));
     let (queue, failures) = (Mutex::new(blocks.iter()), Mutex::new(BTreeMap::new()));
     let lane = || {

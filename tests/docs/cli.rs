@@ -140,8 +140,9 @@ fn shared(commands: &[(&Command, Vec<Entry>)]) -> Shared {
 fn overview(cli: &Command, commands: &[(&Command, Vec<Entry>)], shared: &Shared) -> String {
     let mut page = format!(
         "# Command line\n\n{GENERATED}\n\n`flue help COMMAND` prints the text of a command's page, \
-         `flue COMMAND -h` one line per option. [Shared options](#shared-options) are on this page. `-q` is \
-         `--quiet` in every command.\n\n| Command | Purpose |\n|---|---|\n",
+         `flue COMMAND -h` one line per option. [Shared options](#shared-options) are on this page. A short \
+         option has one meaning; `nc`, `perf`, `rping` and `ss` have those of the programs of these names, except \
+         `-q` (`--quiet`) and `-w` (`--timeout`).\n\n| Command | Purpose |\n|---|---|\n",
     );
     for (command, _) in commands {
         let name = command.get_name();

@@ -1,8 +1,9 @@
 //! Documents: the command-line reference is generated from the commands, and command blocks of the front page and the
-//! guide run.
+//! guide run. JSON documents are valid.
 
 mod blocks;
 mod cli;
+mod json;
 
 use std::{fs, path::Path};
 

@@ -97,7 +97,7 @@ fn json(bench: &Bench) {
     let documents = [&nc.err, &rping.out, &perf.out].map(|text| parse(text));
     assert_eq!(documents[0]["result"]["sent_bytes"], 0);
     assert_eq!(documents[1]["result"]["pings"], 2);
-    assert_eq!(documents[2]["results"][0]["iterations"], 10);
+    assert_eq!(documents[2]["result"]["measurements"][0]["iterations"], 10);
     // Also if the run fails: nothing listens on that port.
     let lines = [
         "nc 10.0.0.1 9 --json",

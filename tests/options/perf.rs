@@ -34,6 +34,13 @@ rows! { &["perf"];
     "--json-stream" => json_stream;
     "--backlog" => backlog;
     "--max-pending-mpa" => max_pending_mpa;
+    "--timeout" => timeout;
+}
+
+fn timeout(bench: &Bench) {
+    for kind in ["write-bw", "tcp-bw"] {
+        crate::nc::assert_limit(bench, &format!("perf {kind} 10.0.0.99"));
+    }
 }
 
 /// Longer than the reset of a displaced connection takes, shorter than the time limit of a Request.
@@ -91,7 +98,7 @@ fn document(bench: &Bench, kind: &str, options: &str, of_server: &str) -> Value 
 }
 
 fn result(bench: &Bench, kind: &str, options: &str) -> Value {
-    document(bench, kind, options, "")["results"][0].clone()
+    document(bench, kind, options, "")["result"]["measurements"][0].clone()
 }
 
 fn seconds(result: &Value) -> f64 {
@@ -116,9 +123,9 @@ fn kind(bench: &Bench) {
     ];
     for (kind, rdma, latency, size) in kinds {
         let document = document(bench, kind, "-n 10 -O 0", "");
-        let result = &document["results"][0];
-        assert_eq!(document["crc"].is_boolean(), rdma, "{kind}: {document}");
-        assert_eq!(document["latency"], Value::from(latency), "{kind}");
+        let result = &document["result"]["measurements"][0];
+        assert_eq!(document["result"]["crc"].is_boolean(), rdma, "{kind}: {document}");
+        assert_eq!(document["result"]["latency"], Value::from(latency), "{kind}");
         assert_eq!(result["latency_ns"].is_object(), latency.is_some(), "{kind}: {result}");
         assert_eq!(
             (&result["iterations"], &result["size_bytes"]),
@@ -131,7 +138,10 @@ fn kind(bench: &Bench) {
 fn host(bench: &Bench) {
     // Without the option the process is a server, whose listener `serve` awaits; with it, a client of that server.
     let document = document(bench, "tcp-bw", "-n 10 -O 0", "");
-    assert_eq!((&document["role"], &document["remote"]), (&"client".into(), &"10.0.0.3".into()));
+    assert_eq!(
+        (&document["config"]["role"], &document["result"]["remote"]),
+        (&"client".into(), &"10.0.0.3".into())
+    );
     let (out, status) = client(bench, "tcp-bw -n 10 --json");
     assert_eq!(status, Some(1), "no server: {out}");
 }
@@ -150,7 +160,7 @@ fn size(bench: &Bench) {
 
 fn all(bench: &Bench) {
     let document = document(bench, "tcp-bw", "--all -n 2 -O 0", "");
-    let results = document["results"].as_array().unwrap();
+    let results = document["result"]["measurements"].as_array().unwrap();
     let sizes: Vec<_> = results.iter().map(|one| one["size_bytes"].as_u64().unwrap()).collect();
     assert_eq!(sizes, (1..=23).map(|power| 1 << power).collect::<Vec<u64>>());
 }
@@ -205,7 +215,7 @@ fn connections(bench: &Bench) {
 // With one outstanding message each takes a round trip; with several they are sent together.
 fn depth(bench: &Bench) {
     let document = document(bench, "read-bw", "-n 40 -s 100 -O 0 --depth 1", "--delay 5ms");
-    let took = seconds(&document["results"][0]);
+    let took = seconds(&document["result"]["measurements"][0]);
     assert!(took >= 0.4, "{took}");
 }
 
@@ -338,7 +348,7 @@ fn json_stream(bench: &Bench) {
     let objects: Vec<_> = out.lines().map(parse).collect();
     let (last, before) = objects.split_last().unwrap();
     let (of_size, intervals) = before.split_last().unwrap();
-    assert!(last["event"].is_null() && last["results"].is_array(), "{last}");
+    assert!(last["event"].is_null() && last["result"]["measurements"].is_array(), "{last}");
     assert_eq!(of_size["event"], "result");
     assert!(!intervals.is_empty() && intervals.iter().all(|one| one["event"] == "interval"));
 }

@@ -30,6 +30,11 @@ rows! { &["rping"];
     "--show" => show;
     "--validate" => validate;
     "--transport" => transport;
+    "--timeout" => timeout;
+}
+
+fn timeout(bench: &Bench) {
+    crate::nc::assert_limit(bench, "rping -c -a 10.0.0.99");
 }
 
 /// Starts a server on node 3.
@@ -119,7 +124,7 @@ fn count(bench: &Bench) {
     let mut client = bench.start(&line, Output::Lines);
     client.expect_line("rdma-ping-100:", START);
     client.signal(Signal::INT);
-    client.expect_exit(1, START);
+    client.expect_exit(130, START);
 }
 
 fn size(bench: &Bench) {
@@ -156,7 +161,8 @@ fn show(bench: &Bench) {
     }
 }
 
-/// Runs two pings against a server that reports a Write without performing it: only a validating client detects that.
+/// Runs two pings against a server that reports a Write without performing it: the client detects that also without
+/// the option.
 fn validate(bench: &Bench) {
     let (node, adapter) = adapter(bench);
     thread::scope(|scope| {
@@ -174,11 +180,12 @@ fn validate(bench: &Bench) {
                 respond_without_data(&node, &adapter, &connector);
             }
         });
-        let (status, said) = ping(bench, "-a 10.0.0.3 -C 1");
-        assert_eq!(status, Some(0), "{said}");
-        let (status, said) = ping(bench, "-a 10.0.0.3 -C 1 --validate");
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("ping 0: octet 0: received 0x00, expected 0x72"), "{said}");
+        for option in ["", "--validate"] {
+            let (status, said) = ping(bench, &format!("-a 10.0.0.3 -C 1 {option}"));
+            assert_eq!(status, Some(1), "{said}");
+            assert!(said.contains("ping 0: octet 0: received 0x00, expected 0x72"), "{said}");
+            assert!(said.contains("hint: the peer must be a server of rping"), "{said}");
+        }
         liar.join().unwrap();
     });
 }

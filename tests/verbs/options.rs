@@ -326,7 +326,7 @@ fn full_disk_does_not_affect_program() {
     });
     assert!(lines.iter().all(|count| *count == lines[0]), "output and error: {lines:?} lines");
     let log = fs::read_to_string(&file).expect("the log");
-    assert_eq!(log.matches("capture stopped: write error").count(), 1, "{log}");
+    assert_eq!(log.matches("output stopped: write error").count(), 1, "{log}");
 }
 
 // A message without a posted receive ends the connection, or waits for a receive.

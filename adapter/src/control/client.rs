@@ -1,6 +1,7 @@
 //! Client of control sockets: lists the running nodes and sends a request to one of them.
 
 use std::{
+    fs,
     io::{self, Read, Write},
     os::unix::{fs::FileTypeExt, net::UnixStream},
     path::{Path, PathBuf},
@@ -34,8 +35,8 @@ pub enum Nodes {
     All,
     /// The node with this socket.
     Path(PathBuf),
-    /// The nodes on a TAP of this name.
-    Tap(String),
+    /// The nodes on a TAP, or in a program, of this name.
+    Name(String),
     /// The node in this process.
     Pid(u32),
 }
@@ -48,7 +49,7 @@ impl Nodes {
             Some(text) if text.contains('/') => Self::Path(text.into()),
             Some(text) => match text.parse() {
                 Ok(pid) => Self::Pid(pid),
-                Err(_) => Self::Tap(text.into()),
+                Err(_) => Self::Name(text.into()),
             },
         }
     }
@@ -57,11 +58,20 @@ impl Nodes {
         match (self, socket_path::parse(path)) {
             (Self::All, _) => true,
             (Self::Path(own), _) => own == path,
-            (Self::Tap(own), Some((tap, _))) => own == tap,
+            (Self::Name(own), Some((tap, pid))) => {
+                own == tap || program_name(pid).as_ref() == Some(own)
+            }
             (Self::Pid(own), Some((_, pid))) => *own == pid,
-            (Self::Tap(_) | Self::Pid(_), None) => false,
+            (Self::Name(_) | Self::Pid(_), None) => false,
         }
     }
+}
+
+/// Returns the name of the program of a process; `None`: not readable, as for a process of another user or in another
+/// namespace.
+pub fn program_name(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
 }
 
 /// Returns the control sockets of running nodes, and the directory or path that was searched.
@@ -79,7 +89,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     sockets.retain(|path| nodes.names(path) && is_alive(path));
     if sockets.is_empty() && *nodes != Nodes::All {
         let wanted = match nodes {
-            Nodes::Tap(tap) => format!("TAP {tap}"),
+            Nodes::Name(name) => format!("TAP or program {name}"),
             Nodes::Pid(pid) => format!("process {pid}"),
             Nodes::All | Nodes::Path(_) => String::new(),
         };
@@ -305,7 +315,7 @@ mod tests {
         assert_eq!(Nodes::parse(None), Nodes::All);
         assert_eq!(Nodes::parse(Some("./a.sock")), Nodes::Path("./a.sock".into()));
         assert_eq!(Nodes::parse(Some("71")), Nodes::Pid(71));
-        assert_eq!(Nodes::parse(Some("flue0")), Nodes::Tap("flue0".into()));
+        assert_eq!(Nodes::parse(Some("flue0")), Nodes::Name("flue0".into()));
         let path = Path::new("/run/flue/flue0-71.sock");
         for text in ["/run/flue/flue0-71.sock", "71", "flue0"] {
             assert!(Nodes::parse(Some(text)).names(path), "{text}");

@@ -52,16 +52,6 @@ impl ControlSocketPath {
     }
 }
 
-impl std::fmt::Display for ControlSocketPath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Directory(path) => write!(f, "{}/TAP-PID.sock", path.display()),
-            Self::Path(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
 /// Returns the directory of this user's sockets.
 pub fn directory() -> PathBuf {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

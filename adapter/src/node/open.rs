@@ -64,6 +64,34 @@ impl NodeOptions {
         complete.start(complete.open_links()?.links, client)
     }
 
+    /// As [`NodeOptions::open`], for a TAP with one queue: returns its node.
+    ///
+    /// # Errors
+    /// As [`NodeOptions::open`]; [`Error::Option`]: the options have several queues.
+    pub fn open_one<C: NodeClient + 'static>(
+        &self,
+        client: impl FnMut(SocketPort) -> C,
+    ) -> Result<Node<C>, Error> {
+        self.check_one_queue()?;
+        Ok(self.open(client)?.swap_remove(0))
+    }
+
+    /// As [`NodeOptions::open_one`], with NDK: returns the node and its adapter.
+    ///
+    /// # Errors
+    /// As [`NodeOptions::open_one`].
+    pub fn open_one_ndk(&self, adapter: AdapterConfig) -> Result<NdkNode, Error> {
+        self.check_one_queue()?;
+        Ok(self.open_ndk(adapter)?.swap_remove(0))
+    }
+
+    fn check_one_queue(&self) -> Result<(), Error> {
+        match self.queues {
+            1 => Ok(()),
+            queues => Err(Error::option(format!("queues: {queues}, expected 1 for one node"))),
+        }
+    }
+
     /// As [`NodeOptions::open`], with NDK as the client of each queue, and one adapter per queue.
     ///
     /// # Errors
@@ -94,6 +122,21 @@ impl NodeOptions {
             self.impaired(link, self.seed().wrapping_add(2 * queue as u64))
         });
         Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
+    }
+
+    /// Returns true if no station can reach the node through its open TAP: the TAP is not a port of a bridge, and the
+    /// kernel has no address on it.
+    ///
+    /// # Errors
+    /// The kernel does not list its links and addresses.
+    pub fn is_isolated(&self) -> Result<bool, Error> {
+        if self.tap_fd.is_some() {
+            return Ok(false);
+        }
+        let mut netlink = Netlink::open()?;
+        let is_port = netlink.link(&self.tap)?.master_index.is_some();
+        let has_address = netlink.addresses()?.iter().any(|own| own.name == self.tap);
+        Ok(!is_port && !has_address)
     }
 
     fn open_taps(&self) -> Result<Vec<OpenTap>, Error> {
@@ -259,6 +302,15 @@ fn start_failure(error: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Cause;
+
+    #[test]
+    fn one_node_needs_one_queue() {
+        let options = NodeOptions { queues: 2, ..NodeOptions::default() };
+        let error = options.open_one_ndk(AdapterConfig::default()).map(drop).unwrap_err();
+        assert_eq!(error.cause(), Cause::Option);
+        assert!(error.message().contains("queues: 2"), "{error}");
+    }
 
     #[test]
     fn each_queue_has_files_of_its_own() {

@@ -252,6 +252,7 @@ pub struct NodeOptions {
 
     /// Seed ISNs, STags and impairments [default: random, printed]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
+    #[serde(with = "crate::seed")]
     pub seed: Option<u64>,
 
     /// Run the node by a thread, the application, or both

@@ -49,6 +49,8 @@ fn prefixes_hold_only_host_addresses() {
     assert_eq!(ok("10.0.0.0/31"), "10.0.0.0/31");
     assert_eq!(ok("10.0.0.1/32"), "10.0.0.1/32");
     assert_eq!(ok("fd77::1/64"), "fd77::1/64");
+    // An IPv4-mapped prefix is one of IPv4.
+    assert_eq!(ok("::ffff:10.77.0.2/120"), "10.77.0.2/24");
     for bad in [
         "10.77.0.2",
         "10.77.0.2/33",

@@ -108,7 +108,12 @@ struct Document {
     schema: String,
     error: Option<Failure>,
     #[serde(default)]
-    results: Vec<Outcome>,
+    result: Results,
+}
+
+#[derive(Deserialize, Default)]
+struct Results {
+    measurements: Vec<Outcome>,
 }
 
 /// Result for one size of a run.
@@ -144,8 +149,8 @@ fn outcome(text: &str) -> Result<Outcome, String> {
     if let Some(failure) = document.error {
         return Err(failure.message);
     }
-    let [outcome] = <[Outcome; 1]>::try_from(document.results)
-        .map_err(|results| format!("{} results, expected one", results.len()))?;
+    let [outcome] = <[Outcome; 1]>::try_from(document.result.measurements)
+        .map_err(|results| format!("{} measurements, expected one", results.len()))?;
     Ok(outcome)
 }
 
@@ -181,13 +186,14 @@ mod tests {
     use super::*;
     use crate::contest::Metric;
 
-    const TEXT: &str = r#"{"schema": "flue.perf/1", "kind": "write-lat", "role": "client", "results": [
+    const TEXT: &str = r#"{"schema": "flue.perf/1", "config": {"kind": "write-lat", "role": "client"},
+        "result": {"measurements": [
         {"size_bytes": 8, "iterations": 1000, "warm_up_iterations": 20, "seconds": 0.5, "bytes": 8000,
          "bandwidth_bps": null, "messages_per_second": 2e3,
          "latency_ns": {"samples": 1000, "min": 2000, "mean": 2500.5, "p50": 2400, "p90": 2600, "p99": 3000,
                         "p999": 9000, "max": 20000, "histogram": [[2000, 1000]]},
          "cpu": {"local_user_seconds": 0.1, "local_system_seconds": 0.2, "remote_user_seconds": 0.3,
-                 "remote_system_seconds": 0.4, "seconds_per_gbyte": null}, "intervals": []}]}"#;
+                 "remote_system_seconds": 0.4, "seconds_per_gbyte": null}, "intervals": []}]}}"#;
 
     #[test]
     fn document_is_parsed_into_sample() {
@@ -216,7 +222,7 @@ mod tests {
                 r#"{"schema": "flue.perf/1", "error": {"kind": "failure", "message": "no peer", "hint": null}}"#,
                 "no peer",
             ),
-            (r#"{"schema": "flue.perf/1", "results": []}"#, "0 results"),
+            (r#"{"schema": "flue.perf/1", "result": {"measurements": []}}"#, "0 measurements"),
         ];
         for (text, why) in cases {
             let error = sample(text).unwrap_err();

@@ -109,7 +109,8 @@ impl Trace {
     /// Closes the output at its first error, so that the error is logged once.
     fn end_on_error(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
-            tracing::error!(%error, "TCP trace stopped: write error");
+            // The output has its name, and reports the error.
+            tracing::debug!(%error, "TCP trace stopped: write error");
             self.0 = None;
         }
     }

@@ -228,7 +228,8 @@ impl<W: Write> Recorder<W> {
     }
 
     fn fail(&mut self, error: io::Error) {
-        tracing::error!(%error, frames = self.frames, "capture stopped: write error");
+        // The output has its name, and reports the error.
+        tracing::debug!(%error, frames = self.frames, "capture stopped: write error");
         self.error = Some(error);
         self.writer = None;
     }

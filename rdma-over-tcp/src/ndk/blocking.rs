@@ -315,8 +315,8 @@ impl Connection {
         &self.disconnection
     }
 
-    /// Waits for completions and moves them into `results`. Returns their number; 0: the connection has ended and no
-    /// completion remains.
+    /// Waits for a completion, and moves those that are available into `results`. Returns their number, which may be
+    /// less than the length; 0: the connection has ended and no completion remains.
     ///
     /// # Errors
     /// The wait failed.
@@ -334,6 +334,27 @@ impl Connection {
                 count => Some(count),
             }
         })
+    }
+
+    /// Waits as [`Connection::poll`] until `results` is full. Returns the number of completions, which is less than the
+    /// length only if the connection has ended.
+    ///
+    /// # Errors
+    /// The wait failed.
+    pub fn poll_all<W: Wait>(
+        &self,
+        waiter: &mut W,
+        cq: &Cq,
+        results: &mut [NdkResultEx],
+    ) -> Result<usize, W::Error> {
+        let mut count = 0;
+        while count < results.len() {
+            match self.poll(waiter, cq, &mut results[count..])? {
+                0 => break,
+                more => count += more,
+            }
+        }
+        Ok(count)
     }
 
     /// Sends all posted requests, then disconnects, and waits until the peer has acknowledged the disconnect. A

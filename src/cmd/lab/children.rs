@@ -51,6 +51,8 @@ struct Node {
 pub struct Children {
     nodes: [Node; 2],
     inputs: Receiver<Input>,
+    /// Number of nodes whose reports have not ended.
+    readers: usize,
     signals: signal_hook::iterator::Handle,
 }
 
@@ -99,7 +101,10 @@ impl Children {
             }
         });
         match started {
-            Ok(nodes) => Ok(Self { nodes, inputs, signals: handle }),
+            Ok(nodes) => {
+                let readers = nodes.len();
+                Ok(Self { nodes, inputs, readers, signals: handle })
+            }
             Err(failure) => {
                 handle.close();
                 Err(failure)
@@ -111,10 +116,11 @@ impl Children {
     ///
     /// # Errors
     /// No input within `limit`.
-    pub fn next(&self, limit: Duration) -> Result<Input, Failure> {
-        self.inputs
-            .recv_timeout(limit)
-            .map_err(|_| Failure::work(format!("lab: no progress for {} s", limit.as_secs())))
+    pub fn next(&mut self, limit: Duration) -> Result<Input, Failure> {
+        let stalled = |_| Failure::work(format!("lab: no progress for {} s", limit.as_secs()));
+        let input = self.inputs.recv_timeout(limit).map_err(stalled)?;
+        self.readers -= usize::from(matches!(input, Input::Ended(_)));
+        Ok(input)
     }
 
     /// Sends an order.
@@ -134,8 +140,8 @@ impl Children {
     /// Waits for the exit of the nodes after their work is done, at most [`END_LIMIT`] each.
     ///
     /// # Errors
-    /// A node reports a failure by its exit status, for example a capture that could not be written. A node that had to
-    /// be killed is not an error.
+    /// A node reports a failure, for example a capture that could not be written, or exits with a status other than 0.
+    /// A node that had to be killed is not an error.
     pub fn finish(&mut self) -> Result<(), Failure> {
         for node in &mut self.nodes {
             node.orders = None;
@@ -145,6 +151,12 @@ impl Children {
                 && status.code().is_some_and(|code| code != 0)
             {
                 return Err(Failure::work(format!("node {side}: process exited: {status}")));
+            }
+        }
+        // The readers of the reports end with the processes.
+        while self.readers > 0 {
+            if let Input::Report(side, Report::Failed { failure }) = self.next(END_LIMIT)? {
+                return Err(failure.at(&format!("node {side}")));
             }
         }
         Ok(())
@@ -359,9 +371,26 @@ mod tests {
     }
 
     #[test]
+    fn failure_after_the_work_is_the_result() {
+        let failed = r#"{"report":"failed","failure":{"kind":"failure","message":"--pcap x: full","hint":null}}"#;
+        let a = shell(&format!("echo '{{\"report\":\"done\"}}'; read order; echo '{failed}'"));
+        let b = shell("echo '{\"report\":\"done\"}'");
+        let mut children = Children::start([a, b]).unwrap();
+        let mut done = 0;
+        while done < 2 {
+            done += usize::from(matches!(
+                children.next(LIMIT).unwrap(),
+                Input::Report(_, Report::Done)
+            ));
+        }
+        let failure = children.finish().unwrap_err();
+        assert_eq!(failure.message, "node A: --pcap x: full");
+    }
+
+    #[test]
     fn missing_report_times_out() {
         let quiet = || shell("read order");
-        let children = Children::start([quiet(), quiet()]).unwrap();
+        let mut children = Children::start([quiet(), quiet()]).unwrap();
         let failure = children.next(Duration::from_millis(10)).unwrap_err();
         assert!(failure.message.contains("no progress"), "{failure}");
     }

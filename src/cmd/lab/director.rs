@@ -104,13 +104,12 @@ impl LabResult {
     pub fn table(&self) -> Table {
         let mut table = Table::new(&[
             ("operation", Align::Left),
-            ("bytes", Align::Right),
             ("time ms", Align::Right),
             ("Gbit/s", Align::Right),
             ("segments", Align::Right),
             ("retrans", Align::Right),
             ("PSH", Align::Right),
-            ("offload state", Align::Left),
+            ("offload", Align::Left),
             ("SHA-256", Align::Left),
         ]);
         for operation in &self.operations {
@@ -121,7 +120,6 @@ impl LabResult {
             };
             table.row([
                 operation.operation.to_string(),
-                operation.bytes.to_string(),
                 format!("{:.3}", operation.time_ns as f64 / 1e6),
                 cell(operation.rate_bps.map(|rate| format!("{:.2}", rate / 1e9))),
                 cell(segments),
@@ -131,7 +129,7 @@ impl LabResult {
                 verdict,
             ]);
         }
-        table
+        table.without_unknown()
     }
 }
 

@@ -6,14 +6,14 @@ use rdma_over_tcp::ndk::{Adapter, Mr, MrFlags, NtStatus, Pd, RegisteredBuffer, S
 use sha2::{Digest as _, Sha256};
 
 use super::script::{CONTROL_BYTES, Chunk, Digest, Remote};
-use crate::failure::Failure;
+use crate::{failure::Failure, station::Station};
 
 /// Bytes hashed, cleared or read per step.
 pub const PIECE_BYTES: usize = 1 << 20;
 
 /// Converts an NDK status into a failure of `what`.
 pub fn refused(what: &str, status: NtStatus) -> Failure {
-    Failure::work(format!("{what}: {status}"))
+    Station::default().status(what, status)
 }
 
 /// Registered memory region.

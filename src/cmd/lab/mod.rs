@@ -56,8 +56,6 @@ use crate::{
 pub const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Default address of node A.
 pub const ADDRESS_A_DEFAULT: &str = "10.77.0.1/24";
-/// Default capture file of node A.
-pub const CAPTURE_DEFAULT: &str = "lab.pcapng";
 /// Default bridge name in each namespace.
 pub const BRIDGE_DEFAULT: &str = "br0";
 /// Name of the veth end in each namespace.
@@ -74,7 +72,7 @@ pub const NODE_COMMAND: &str = "lab-node";
 /// Creates two network namespaces, with a TAP and a bridge in each, and a veth pair between the bridges. Requires
 /// /dev/net/tun, and root or user namespaces. Node A connects to node B through its host stack (ARP, TCP handshake).
 /// Both nodes offload the connection to the target and negotiate MPA. The file is transferred three times, and SHA-256
-/// is compared each time. The capture of node A is lab.pcapng. Everything is removed with the processes, also on
+/// is compared each time. --pcap FILE captures the frames of node A. Everything is removed with the processes, also on
 /// Ctrl-C.
 ///
 /// Node options apply to both nodes, except --addr, which is that of A (B has the next address), and --pcap and
@@ -82,8 +80,8 @@ pub const NODE_COMMAND: &str = "lab-node";
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue lab
-  flue lab --file vmlinux --mtu 9000
-  flue lab --drop 0.5 --delay 1ms --seed 7
+  flue lab --file /etc/passwd --mtu 9000 --pcap lab.pcapng
+  flue lab --file /etc/passwd --drop 0.5 --delay 1ms --seed 7
   flue lab --json | jq '.result.operations[] | {operation, rate_bps}'")]
 pub struct LabArgs {
     /// Transfer this file, 1 byte to 1 GiB [default: the flue executable]
@@ -239,7 +237,7 @@ impl LabArgs {
         let mac =
             |address: IpPrefix| Some(MacAddress::derived(format!("lab|{address}").as_bytes()));
         args.node.mac = mac(args.node.addresses[0]);
-        let mut a = args.resolve()?;
+        let a = args.resolve()?;
         let following = |prefix: &IpPrefix| {
             prefix.successor().filter(|next| !a.node.addresses.contains(next)).ok_or_else(|| {
                 Failure::usage(format!(
@@ -254,9 +252,6 @@ impl LabArgs {
         // With the same seed, both nodes would draw the same random numbers.
         args.node.seed = Some(a.node.seed().wrapping_add(1));
         let b = args.resolve()?;
-        if self.transport.transport == Transport::Tap {
-            a.node.pcap.get_or_insert_with(|| CAPTURE_DEFAULT.into());
-        }
         Ok([a, b])
     }
 }
@@ -356,6 +351,10 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     drop(progress);
     console.result(director.result());
     print_result(&config, is_loopback, director.result(), console);
+    let capture = config.nodes[0].node.pcap.as_ref().filter(|_| ended.is_ok());
+    if let Some(capture) = capture {
+        console.step(format_args!("capture of node A: {}", capture.display()));
+    }
     ended
 }
 
@@ -380,9 +379,6 @@ fn print_result(
     console.print(format_args!("\n{}", result.table()));
     if config.transport == Transport::Tap {
         console.step("TX counters of node A, counted after segmentation");
-    }
-    if let Some(capture) = &config.nodes[0].node.pcap {
-        console.step(format_args!("capture of node A: {}", capture.display()));
     }
 }
 
@@ -425,10 +421,7 @@ fn direct(
                 let line = line.trim_end();
                 return Err(Failure::work(format!("node {side}: invalid report {line:?}")));
             }
-            Input::Signal(signal) => {
-                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-                return Err(Failure::work(format!("interrupted by {name}")));
-            }
+            Input::Signal(signal) => return Err(Failure::interrupted(signal)),
         }
     }
 }
@@ -459,8 +452,9 @@ mod tests {
         assert_eq!(b.addresses[0].to_string(), flue_adapter::ADDRESS_DEFAULT);
         assert_ne!(a.mac(), b.mac());
         assert_eq!((a.seed(), b.seed()), (5, 6));
-        assert_eq!(a.pcap.as_deref(), Some(Path::new(CAPTURE_DEFAULT)));
-        assert_eq!(b.pcap, None, "only node A has a capture");
+        assert_eq!(a.pcap, None, "no file without --pcap");
+        let files = resolve("--pcap a.pcapng").unwrap().nodes.map(|setup| setup.node.pcap);
+        assert_eq!(files, [Some("a.pcapng".into()), None], "only node A has a capture");
         assert_eq!(a.bridge.as_deref(), Some(BRIDGE_DEFAULT));
         let six = resolve("--addr fd77::1/64 --addr 10.1.0.9/16").unwrap();
         let addresses: Vec<_> =

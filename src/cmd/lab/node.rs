@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::Args;
-use flue_adapter::{AdapterOptions, OpenLinks, SocketsOptions, TransportOptions};
+use flue_adapter::{AdapterOptions, OpenLinks, SocketsOptions, TransportOptions, output};
 use host_stack::{
     node::{Node, WaitError},
     stream::OffloadState,
@@ -50,6 +50,7 @@ use crate::{
     },
     failure::Failure,
     options::{NodeSetup, OutputArgs},
+    station::Station,
     waker::Waker,
 };
 
@@ -121,6 +122,11 @@ pub fn run(args: &LabNodeArgs) -> Result<(), Failure> {
         && let Some(node) = node.filter(|_| is_done)
     {
         node.linger();
+        // The files of its options are complete only now.
+        drop(node);
+        if let Some(error) = output::take_failure() {
+            return session.report(&Report::Failed { failure: error.into() });
+        }
     }
     Ok(())
 }
@@ -645,7 +651,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
     }
 
     fn failed(&self, error: CallError) -> Failure {
-        Failure::work(error.to_string())
+        Station::default().failure(&error)
     }
 
     fn wait<T>(&mut self, mut condition: impl FnMut() -> Option<T>) -> Result<T, Failure> {

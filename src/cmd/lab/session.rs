@@ -171,7 +171,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
     ///
     /// # Errors
     /// The lab has exited, or the failure of the run.
-    pub fn end(mut self, ended: Result<(), Failure>) -> Result<(), Failure> {
+    pub fn end(&mut self, ended: Result<(), Failure>) -> Result<(), Failure> {
         let report = match ended.clone() {
             Ok(()) => Report::Done,
             Err(failure) => Report::Failed { failure },

@@ -11,8 +11,9 @@ use prometheus_client::{
 };
 
 use crate::{
-    cmd::ss::listing::{Listed, program_name},
+    cmd::ss::listing::Listed,
     control::{
+        client,
         record::{AdapterCounters, QueuePairCounters, Record, TcpInfo, shown},
         socket_path,
     },
@@ -37,7 +38,7 @@ impl Scraped {
         // Without a reply, the name of the socket has both.
         let parsed = || socket_path::parse(&listed.control).map(|(tap, pid)| (tap.to_owned(), pid));
         let (tap, pid) = named.or_else(parsed).unwrap_or_default();
-        let program = program_name(pid).unwrap_or_default();
+        let program = client::program_name(pid).unwrap_or_default();
         let labels = vec![("node", tap), ("pid", pid.to_string()), ("program", program)];
         Self { listed, labels }
     }

@@ -13,7 +13,6 @@ use std::{
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use self::{
     exposition::{Scraped, text},
@@ -37,18 +36,20 @@ const LISTEN: &str = "127.0.0.1:17174";
 /// queried at each scrape. There is no authentication: keep the address local, or restrict it by a firewall.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue metrics
-  flue metrics --listen 10.77.0.1:17174 --node flue0
-  curl -s http://127.0.0.1:17174/metrics | grep retransmissions")]
+  flue metrics &
+  curl -s http://127.0.0.1:17174/metrics | grep retransmissions
+
+  # one node, another port
+  flue metrics --listen 127.0.0.1:17175 --node flue0 &")]
 pub struct MetricsArgs {
     /// Address to listen on; port 0: a free port
     #[arg(long, value_name = "ADDR:PORT", default_value = LISTEN)]
     pub listen: SocketAddr,
 
-    /// Query this node: control socket, process id or TAP [default: all]
+    /// Query this node: socket, process id, TAP or program [default: all]
     ///
     /// By default all nodes of the user are queried.
-    #[arg(long, value_name = "PATH|PID|TAP")]
+    #[arg(long, value_name = "PATH|PID|TAP|PROGRAM")]
     pub node: Option<String>,
 
     /// Print errors only
@@ -63,10 +64,10 @@ impl MetricsArgs {
     }
 }
 
-/// Runs `flue metrics` until SIGINT or SIGTERM.
+/// Runs `flue metrics` until a signal stops it.
 ///
 /// # Errors
-/// The address cannot be listened on, or another signal was received.
+/// The address cannot be listened on, or signals cannot be caught.
 pub fn run(args: &MetricsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::work(format!("--listen {}: {error}", args.listen));
     let listener = TcpListener::bind(args.listen).map_err(failed)?;
@@ -83,10 +84,8 @@ pub fn run(args: &MetricsArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let address = listener.local_addr().map_err(failed)?;
     console.step(format_args!("listening: http://{address}/metrics"));
     loop {
-        match waker.signal() {
-            Some(SIGINT | SIGTERM) => return Ok(()),
-            Some(_) => return waker.interrupted(),
-            None => {}
+        if waker.signal().is_some() {
+            return Ok(());
         }
         let mut waits = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
         match poll(&mut waits, None) {

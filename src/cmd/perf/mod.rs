@@ -29,10 +29,11 @@ use self::{
 };
 use crate::{
     adapter::{self, Transport},
-    failure::Failure,
+    failure::{Failure, unless_stopped},
     host::HostAddress,
     options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, OutputArgs, QueueOptions, Rtr},
     report::Console,
+    station::ConnectOptions,
 };
 
 /// Default port: that of perftest.
@@ -83,14 +84,14 @@ pub enum Waiting {
 /// atomic-lat and connect-rate it is the whole operation.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue perf write-bw
-      server at 10.77.0.2
-  flue perf write-bw --tap flue1 --addr 10.77.0.3/24 10.77.0.2 -s 1M
-      client of this server
-  flue perf write-lat --progress manual 10.77.0.2 -n 100000
-      ping-pong of 8 B, polling
-  flue perf tcp-bw --stack kernel
-      server on kernel sockets")]
+  # two nodes on a bridge: server, then client
+  ip link add br0 type bridge && ip link set br0 up
+  flue perf write-bw --bridge br0 &
+  flue perf write-bw --bridge br0 --tap flue1 --addr 10.77.0.3/24 10.77.0.2
+
+  # a ping-pong of 8 B on kernel sockets
+  flue perf send-lat --stack kernel -1 -p 5000 &
+  flue perf send-lat --stack kernel -p 5000 -n 1000 127.0.0.1")]
 pub struct PerfArgs {
     /// Test to run
     #[arg(value_enum)]
@@ -98,6 +99,10 @@ pub struct PerfArgs {
 
     /// Connect to the server at this address; absent: be the server
     pub host: Option<HostAddress>,
+
+    /// Time limit of its connects.
+    #[command(flatten)]
+    pub connect: ConnectOptions,
 
     /// Message size, bytes: 1..=64M, suffixes K and M
     ///
@@ -223,6 +228,8 @@ pub(crate) struct Plan {
     pub(crate) listen: ListenerConfig,
     /// Session id, common to the connections of this end.
     pub(crate) session: u64,
+    /// Time limit of a connect.
+    pub(crate) connect_limit: Duration,
 }
 
 impl PerfArgs {
@@ -316,6 +323,7 @@ impl PerfArgs {
             waiting: self.wait.unwrap_or(by_progress),
             listen: self.listen.config(),
             session: random_seed()?,
+            connect_limit: self.connect.limit(),
         })
     }
 
@@ -374,6 +382,15 @@ impl Parameters {
     }
 }
 
+/// Adds the remedy to a failed connect, unless it has one.
+pub(crate) fn no_server(failure: Failure) -> Failure {
+    let hint = "start a flue perf server of the same kind there; it serves one client at a time";
+    match &failure.hint {
+        Some(_) => failure,
+        None => failure.with_hint(hint),
+    }
+}
+
 /// Runs `flue perf`.
 ///
 /// # Errors
@@ -399,6 +416,11 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
             tcp::run_node(&plan, &setup, &mut reporter, console)
         }
     });
+    // A server without a limit runs until a signal stops it.
+    let ended = match args.host.is_none() && !args.one_off {
+        true => unless_stopped(ended),
+        false => ended,
+    };
     let ended = adapter::with_failed_outputs(ended);
     reporter.finish(ended.as_ref().err(), console);
     ended

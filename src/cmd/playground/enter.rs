@@ -47,9 +47,10 @@ const SHELL_DEFAULT: &str = "/bin/sh";
 /// FLUE_TAP_ADDR and FLUE_BRIDGE (values of --addr and --bridge for a TAP node).
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
+  flue up
   flue enter 1
   flue enter 1 -- ip -br addr
-  flue enter 1 -- flue run -- ib_write_bw -R")]
+  flue enter 1 -- flue run -- ib_write_bw -R &")]
 pub struct EnterArgs {
     /// Number of the node, from 1 on
     #[arg(value_name = "NODE", value_parser = clap::value_parser!(u8).range(1..=16))]

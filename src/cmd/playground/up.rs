@@ -54,11 +54,12 @@ const NODES_MAX: u8 = 16;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue up
-  flue enter 1 -- flue rping -s --transport kernel
+  flue enter 1 -- flue rping -s --transport kernel &
   flue enter 2 -- flue rping -c -a 10.77.1.1 -C 3 --transport kernel
   flue down
-  flue up 3 -- ping -c 1 10.77.1.3
-      while a command runs")]
+
+  # nodes for the time of a command
+  flue up 3 -- ip -br addr")]
 pub struct UpArgs {
     /// Number of nodes: 2..=16
     #[arg(value_name = "N", default_value_t = 2,

@@ -20,6 +20,7 @@ use crate::{
     host::HostAddress,
     options::{MpaOptions, NodeArgs, OutputArgs, QueueOptions},
     report::Console,
+    station::ConnectOptions,
 };
 
 /// Default port: that of rping.
@@ -27,7 +28,7 @@ pub const PORT_DEFAULT: u16 = 7174;
 
 /// Ping by Send, RDMA Read and RDMA Write, compatible with rdma-core's rping
 ///
-/// The server reads the data that the client offers, and writes it back; with -V the client compares it. Options and
+/// The server reads the data that the client offers, and writes it back; the client compares it. Options and
 /// messages are those of rdma-core's rping, so either side may be a Linux machine with siw or an iWARP adapter. Without
 /// -C the client pings until it is interrupted.
 ///
@@ -35,15 +36,20 @@ pub const PORT_DEFAULT: u16 = 7174;
 #[derive(Args, Clone, Debug)]
 #[command(
     disable_version_flag = true,
+    group = clap::ArgGroup::new("role").required(true).args(["server", "client"]),
     after_long_help = "Examples:
-  flue rping -s --host-addr 10.77.0.1/24
-      server that this machine can reach
-  flue rping -c -a 10.77.0.1 -C 10 -v -V
-      ten pings, printed and compared"
+  # two nodes on a bridge: server, then client
+  ip link add br0 type bridge && ip link set br0 up
+  flue rping -s --bridge br0 &
+  flue rping -c -a 10.77.0.2 -C 10 -v --bridge br0 --tap t1 --addr 10.77.0.3/24
+
+  # kernel sockets
+  flue rping -s --transport kernel &
+  flue rping -c -a 127.0.0.1 -C 10 -v --transport kernel"
 )]
 pub struct RpingArgs {
     /// Be the server
-    #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
+    #[arg(short, long)]
     pub server: bool,
 
     /// Be the client; requires -a
@@ -59,6 +65,10 @@ pub struct RpingArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
+    /// Time limit of its connect.
+    #[command(flatten)]
+    pub connect: ConnectOptions,
+
     /// Number of pings; 0: unlimited
     #[arg(short = 'C', long, value_name = "COUNT", default_value_t = 0)]
     pub count: u32,
@@ -73,7 +83,7 @@ pub struct RpingArgs {
     #[arg(short = 'v', long = "show")]
     pub show: bool,
 
-    /// Compare received data with sent data; client only
+    /// No effect: the client compares received data with sent data anyway
     #[arg(short = 'V', long)]
     pub validate: bool,
 
@@ -177,7 +187,7 @@ mod tests {
     #[test]
     fn invalid_options_are_rejected() {
         let cases = [
-            ("", "--server"),
+            ("", "<--server|--client>"),
             ("-s -c -a 10.0.0.1", "cannot be used with"),
             ("-c", "-a"),
             ("-s -S 25", "26..=65535"),

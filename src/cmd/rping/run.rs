@@ -7,7 +7,7 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Cq, CrcRequest, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx,
+    AdapterConfig, Cq, CrcRequest, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx,
     NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Connection, Incoming},
 };
@@ -22,6 +22,7 @@ use crate::{
     failure::Failure,
     options::Rtr,
     report::Console,
+    station::Station,
 };
 
 /// Depth of the completion queue: far more than one rping connection uses.
@@ -57,18 +58,21 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
     adapter::show(&options, console);
     let config = AdapterConfig {
         fpdu_size: FpduSize::Emss,
+        connect_timeout: args.connect.limit(),
         crc: CrcRequest::Auto,
         ..AdapterConfig::default()
     };
     // The connection uses the first queue.
-    let opened = OpenAdapter::open(&options, config)?;
+    let opened = OpenAdapter::open(&options, config, console)?;
     opened.interruptible(|waiter| {
-        let mut run = Run::new(args, waiter, &opened.adapter)?;
+        let mut run = Run::new(args, waiter, &opened)?;
         let ended = match role {
             Role::Client(remote, count) => run.client(remote, count, console),
             Role::Server(local) => run.server(local, console),
         };
-        run.print_summary(console);
+        if run.started.is_some() {
+            run.print_summary(console);
+        }
         // The peer closes without error only after its FIN is acknowledged.
         opened.linger();
         ended
@@ -76,7 +80,7 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
 }
 
 fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
-    result.map_err(|status| Failure::work(format!("NDK: {what}: {status}")))
+    result.map_err(|status| Station::default().status(what, status))
 }
 
 impl From<StepError> for Failure {
@@ -89,6 +93,7 @@ impl From<StepError> for Failure {
 struct Run<'a> {
     args: &'a RpingArgs,
     waiter: Waiter<'a>,
+    station: &'a Station,
     cq: Cq,
     qp: Qp,
     buffer: RegisteredBuffer,
@@ -101,7 +106,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(args: &'a RpingArgs, waiter: Waiter<'a>, adapter: &'a Adapter) -> Result<Self, Failure> {
+    fn new(
+        args: &'a RpingArgs,
+        waiter: Waiter<'a>,
+        OpenAdapter { adapter, station, .. }: &'a OpenAdapter,
+    ) -> Result<Self, Failure> {
         let wake = waiter.waker.clone();
         let cq = checked("create a CQ", adapter.create_cq(CQ_DEPTH, move |_| wake.wake()))?;
         let pd = checked("create a PD", adapter.create_pd())?;
@@ -115,6 +124,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             args,
             waiter,
+            station,
             cq,
             qp,
             token: mr.local_token(),
@@ -157,6 +167,7 @@ impl<'a> Run<'a> {
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
         self.post_receive()?;
+        self.station.connecting(remote, console);
         let connected = Connection::connect(&mut self.waiter, &self.qp, remote, LIMITS, &[]);
         let connection = connected?;
         self.established(&connection, console);
@@ -169,7 +180,7 @@ impl<'a> Run<'a> {
     fn server(&mut self, local: SocketAddr, console: &mut Console<'_>) -> Result<(), Failure> {
         let mut incoming = Incoming::listen(&mut self.waiter, local, 1)?;
         let local = incoming.listener().local_address().unwrap_or(local);
-        console.remark(format_args!("listening: {local}"));
+        console.remark(format_args!("listening: {}", self.station.shown(local)));
         let connector = incoming.next(&mut self.waiter)?;
         // Only one connection is served; further ones are refused, as by rdma-core's rping.
         incoming.listener().control_connect_events(true);
@@ -294,13 +305,12 @@ impl<'a> Run<'a> {
     fn compare(&self, number: u32, console: &mut Console<'_>) -> Result<(), Failure> {
         let size = self.args.size as usize;
         let (sent, received) = (self.data(0, size), self.data(1, size));
-        if self.args.validate
-            && let Some(at) = pattern::first_difference(&sent, &received)
-        {
+        if let Some(at) = pattern::first_difference(&sent, &received) {
             return Err(Failure::work(format!(
                 "rping: ping {number}: octet {at}: received {:#04x}, expected {:#04x}",
                 received[at], sent[at]
-            )));
+            ))
+            .with_hint("the peer must be a server of rping: flue rping -s, or rping -s"));
         }
         if self.args.show {
             let text = pattern::text_len(&received);

@@ -30,6 +30,9 @@ pub enum Event {
     Listening {
         /// Local address.
         address: SocketAddr,
+        /// Text of the local address.
+        #[serde(skip)]
+        shown: String,
         /// Regions announced to peers.
         regions: Vec<Offered>,
     },
@@ -180,8 +183,8 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listening { address, regions } => {
-                write!(f, "listening: {address}")?;
+            Self::Listening { address: _, shown, regions } => {
+                write!(f, "listening: {shown}")?;
                 regions.iter().try_for_each(|region| write!(f, "\nregion: {region}"))
             }
             Self::Request { connection, peer, private_data, ird } => {

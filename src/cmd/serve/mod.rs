@@ -17,7 +17,7 @@ use self::offer::Region;
 use crate::{
     adapter::{self, TransportArgs},
     cmd::perf::kind::parse_size,
-    failure::Failure,
+    failure::{Failure, unless_stopped},
     host::HostAddress,
     options::{ListenOptions, MpaAcceptOptions, NodeArgs, OutputArgs, QueueOptions, Switch},
     report::{Console, Document},
@@ -40,10 +40,13 @@ pub const IRD_MAX: u16 = 128;
 /// of the connection; Writes, Reads and atomics appear in the counters only.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  flue serve --host-addr 10.77.0.1/24
-      64 KiB for all operations, and 16 receives
-  flue serve --region 1M:w --region 4K:ra --echo --json
-      two regions, an echo of each Send, events as JSON")]
+  # two regions, an echo of each Send, events as JSON
+  flue serve --transport kernel --region 1M:w --region 4K:ra --echo --json &
+  flue run -- rdma_client -s 127.0.0.1 -p 7174
+
+  # on a node, for initiators on the bridge
+  ip link add br0 type bridge && ip link set br0 up
+  flue serve --bridge br0 &")]
 pub struct ServeArgs {
     /// Listen on this address [default: all addresses of the node]
     #[arg(short = 'a', long, value_name = "IP[%INTERFACE]")]
@@ -158,7 +161,9 @@ impl ServeArgs {
 /// # Errors
 /// The node or its memory could not be opened, listening failed, or a signal was received.
 pub fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let ended = adapter::with_failed_outputs(run::run(args, console));
+    let ended = run::run(args, console);
+    let ended = if args.once { ended } else { unless_stopped(ended) };
+    let ended = adapter::with_failed_outputs(ended);
     if let (Err(failure), true) = (&ended, args.json) {
         let document =
             Document::new(event::NAME, Some(failure), serde_json::json!({ "event": "error" }));

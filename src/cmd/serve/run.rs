@@ -34,6 +34,7 @@ use crate::{
     adapter::{self, OpenAdapter, Waiter},
     failure::Failure,
     report::Console,
+    station::Station,
 };
 
 /// Requests in addition to echoes.
@@ -56,10 +57,9 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
         ..AdapterConfig::default()
     };
     // The connections use the first queue.
-    let opened = OpenAdapter::open(&options, config)?;
+    let opened = OpenAdapter::open(&options, config, console)?;
     opened.interruptible(|waiter| {
-        let ended =
-            Server::new(args, waiter, &opened.adapter).and_then(|server| server.serve(console));
+        let ended = Server::new(args, waiter, &opened).and_then(|server| server.serve(console));
         // Peers close without error only after their FINs are acknowledged.
         opened.linger();
         ended
@@ -67,7 +67,7 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
 }
 
 fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
-    result.map_err(|status| Failure::work(format!("NDK: {what}: {status}")))
+    result.map_err(|status| Station::default().status(what, status))
 }
 
 /// State of a connection.
@@ -170,6 +170,7 @@ struct Server<'a> {
     args: &'a ServeArgs,
     waiter: Waiter<'a>,
     adapter: &'a Adapter,
+    station: &'a Station,
     pd: Pd,
     cq: Cq,
     /// Kept alive because peers access it.
@@ -185,7 +186,11 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(args: &'a ServeArgs, waiter: Waiter<'a>, adapter: &'a Adapter) -> Result<Self, Failure> {
+    fn new(
+        args: &'a ServeArgs,
+        waiter: Waiter<'a>,
+        OpenAdapter { adapter, station, .. }: &'a OpenAdapter,
+    ) -> Result<Self, Failure> {
         let pd = checked("create a PD", adapter.create_pd())?;
         let own = 2 * u32::from(args.receives) + SPARE_REQUESTS;
         let wake = waiter.waker.clone();
@@ -204,6 +209,7 @@ impl<'a> Server<'a> {
             args,
             waiter,
             adapter,
+            station,
             pd,
             cq,
             _regions: regions,
@@ -226,7 +232,8 @@ impl<'a> Server<'a> {
         let (listener, incoming) = self.listen()?;
         let local = self.args.local()?;
         let address = listener.local_address().unwrap_or(local);
-        self.log(console, &Event::Listening { address, regions: self.offered.clone() });
+        let shown = self.station.shown(address);
+        self.log(console, &Event::Listening { address, shown, regions: self.offered.clone() });
         watch_log_reader(&self.waiter, &self.is_log_closed)?;
         loop {
             // Fail fast: without this, the peers' tests would continue without a log.

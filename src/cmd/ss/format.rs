@@ -9,7 +9,7 @@ use host_stack::stream::OffloadState;
 use crate::{
     control::{
         message::NodeName,
-        record::{Record, TcpInfo},
+        record::{QueuePairCounters, Record, TcpInfo},
     },
     units::format_rate,
 };
@@ -136,6 +136,46 @@ impl Fields {
         self.count("rcv_wnd", info.rcv_wnd_bytes.unwrap_or(0));
     }
 
+    /// Adds the counters of the queue pair: messages by kind, and FPDUs.
+    fn rdma(&mut self, counters: &QueuePairCounters) {
+        let QueuePairCounters {
+            outstanding,
+            sends,
+            writes,
+            reads,
+            atomics,
+            immediates,
+            receives,
+            write_segments_placed,
+            read_responses,
+            atomic_responses,
+            fpdus_sent,
+            fpdus_received,
+            requests_flushed,
+            terminates_sent,
+            terminates_received,
+        } = *counters;
+        for (name, count) in [
+            ("outstanding", outstanding),
+            ("sends", sends),
+            ("writes", writes),
+            ("reads", reads),
+            ("atomics", atomics),
+            ("immediates", immediates),
+            ("receives", receives),
+            ("write_segments_placed", write_segments_placed),
+            ("read_responses", read_responses),
+            ("atomic_responses", atomic_responses),
+            ("fpdus_out", fpdus_sent),
+            ("fpdus_in", fpdus_received),
+            ("flushed", requests_flushed),
+            ("terminates_out", terminates_sent),
+            ("terminates_in", terminates_received),
+        ] {
+            self.count(name, count);
+        }
+    }
+
     /// Adds the variables that ss does not have: the migrations of the connection.
     fn moves(&mut self, record: &Record) {
         if record.is_listener() {
@@ -146,6 +186,9 @@ impl Fields {
         }
         if let Some(peer_qp) = record.peer_qp {
             self.put("peer_qp", peer_qp);
+        }
+        if let Some(rdma) = &record.rdma {
+            self.rdma(rdma);
         }
         self.put("offloads", record.offloads);
         self.put("uploads", record.uploads);

@@ -1,7 +1,6 @@
 //! Listing of a node, by a query of its control socket, and of several nodes at the same time.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -105,11 +104,4 @@ pub fn query_all(controls: &[PathBuf]) -> Vec<Listed> {
         });
     }
     listed
-}
-
-/// Returns the name of the program of a process; `None`: not readable, as for a process of another user or in another
-/// namespace.
-pub fn program_name(pid: u32) -> Option<String> {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(name.trim_end().to_owned())
 }

@@ -4,7 +4,7 @@ use offload_engine::tcp::{CaState, CongestionAlgorithm};
 
 use super::*;
 use crate::control::record::Record;
-pub(crate) use crate::control::record::{Refused, TcpInfo};
+pub(crate) use crate::control::record::{QueuePairCounters, Refused, TcpInfo};
 
 /// Returns an offloaded connection in ESTAB, or a listener.
 pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
@@ -176,6 +176,37 @@ fn queue_pair_has_its_number_and_that_of_its_peer() {
     assert_eq!(format::of(&record, &node()), "qp:171072 offloads:1 uploads:0");
     record.peer_qp = Some(0x9c41);
     assert_eq!(format::of(&record, &node()), "qp:171072 peer_qp:40001 offloads:1 uploads:0");
+}
+
+#[test]
+fn queue_pair_has_its_counters() {
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
+    record.qp = Some(7);
+    let counters = QueuePairCounters { outstanding: 2, sends: 3, reads: 1, ..Default::default() };
+    record.rdma = Some(Box::new(counters));
+    let expected = "qp:7 outstanding:2 sends:3 reads:1 offloads:1 uploads:0";
+    assert_eq!(format::of(&record, &node()), expected);
+}
+
+#[test]
+fn connections_of_several_nodes_are_grouped() {
+    let one = |pid| {
+        let mut listed = listed(vec![connection("10.0.0.2:5000", Some("10.0.0.1:1"))]);
+        listed[0].node.as_mut().unwrap().pid = pid;
+        listed[0].clone()
+    };
+    let own = std::process::id();
+    let program = client::program_name(own).unwrap();
+    let nodes = [one(own), one(u32::MAX)];
+    let text = render(&args(""), &nodes);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    assert_eq!(lines[1], format!("flue0: {program}, pid {own}"));
+    assert_eq!(lines[3], "flue0: pid 4294967295");
+    // Lines for scripts, and a single node, have no headings.
+    for (line, nodes) in [("-H", &nodes[..]), ("-O", &nodes), ("", &nodes[..1])] {
+        assert!(!render(&args(line), nodes).contains("pid"), "{line}");
+    }
 }
 
 // Forms accepted by ss: `-tin`, `-j`, filters after the options.

@@ -39,7 +39,7 @@ use crate::{
         client::{self, Nodes},
         message::Destination,
     },
-    failure::Failure,
+    failure::{Failure, unless_stopped},
     waker::{Waker, parse_interval},
 };
 
@@ -66,10 +66,10 @@ pub struct TopArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub interval: Duration,
 
-    /// Query this node: control socket, process id or TAP [default: all]
+    /// Query this node: socket, process id, TAP or program [default: all]
     ///
     /// By default all nodes of the user are queried.
-    #[arg(long, value_name = "PATH|PID|TAP")]
+    #[arg(long, value_name = "PATH|PID|TAP|PROGRAM")]
     pub node: Option<String>,
 }
 
@@ -92,8 +92,8 @@ impl Drop for Display {
 /// Runs `flue top`.
 ///
 /// # Errors
-/// Standard output is not a terminal, the filter is invalid, the requested node was not found, or a signal was
-/// received.
+/// Standard output is not a terminal, the filter is invalid, the requested node was not found, or the
+/// terminal failed.
 pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let filter = Filter::parse(&args.filter, States::connected())?;
     let is_dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -113,7 +113,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
         // The reader of keys does not return from a closed terminal.
         if hangup.signal() == Some(SIGHUP) {
             let _ = ratatui::try_restore();
-            process::exit(1);
+            process::exit(0);
         }
     });
     waker.catch_signals()?;
@@ -148,7 +148,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let ended = view.run(&waker, &listings);
     // The thread may wait for a node; the exit of the process ends it.
     drop(stop);
-    ended
+    unless_stopped(ended)
 }
 
 /// Lists the nodes.
@@ -157,8 +157,7 @@ fn sample(nodes: &Nodes) -> Sample {
         Ok((controls, _)) => {
             let nodes = listing::query_all(&controls);
             let pids = nodes.iter().filter_map(|listed| Some(listed.node.as_ref()?.pid));
-            let programs =
-                pids.filter_map(|pid| Some((pid, listing::program_name(pid)?))).collect();
+            let programs = pids.filter_map(|pid| Some((pid, client::program_name(pid)?))).collect();
             Sample { nodes, programs, error: None }
         }
         Err(error) => Sample { error: Some(error.message().to_owned()), ..Sample::default() },

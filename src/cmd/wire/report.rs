@@ -65,27 +65,20 @@ pub(super) fn summary(
     unfetched: [Option<u64>; 2],
     console: &mut Console<'_>,
 ) {
-    let right = Align::Right;
-    let mut table = Table::new(&[
-        ("direction", Align::Left),
-        ("frames in", right),
-        ("bytes in", right),
-        ("frames out", right),
-        ("bytes out", right),
-        ("dropped", right),
-        ("queue full", right),
-        ("duplicated", right),
-        ("reordered", right),
-        ("corrupted", right),
-        ("other drops", right),
-        ("in flight", right),
-        ("TAP drops", right),
-    ]);
     let mut document = json!({ "duration_ns": nanos(elapsed) });
+    let mut columns = Vec::new();
     for ((from, name), unfetched) in DIRECTIONS.into_iter().zip(unfetched) {
         let stats = wire.stats(from);
-        table.row(row(name, stats, unfetched));
+        columns.push(counters(stats, unfetched));
         document[name.replace(' ', "_").to_lowercase()] = as_json(stats, unfetched);
+    }
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        (DIRECTIONS[0].1, Align::Right),
+        (DIRECTIONS[1].1, Align::Right),
+    ]);
+    for (one, other) in columns[0].iter().zip(&columns[1]) {
+        table.row([one.0.into(), one.1.clone(), other.1.clone()]);
     }
     let late = wire.lateness();
     let quantile = |share| late.quantile(share);
@@ -112,22 +105,23 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn row(name: &str, stats: LaneStats, unfetched: Option<u64>) -> Vec<String> {
+/// Returns the names and values of the counters of a direction.
+fn counters(stats: LaneStats, unfetched: Option<u64>) -> Vec<(&'static str, String)> {
     let numbers = [
-        stats.frames_in,
-        stats.bytes_in,
-        stats.frames_out,
-        stats.bytes_out,
-        stats.lost,
-        stats.queue_full,
-        stats.duplicated,
-        stats.reordered,
-        stats.corrupted,
-        stats.overflow + stats.malformed + stats.refused + stats.corrupted_lost,
-        stats.in_flight(),
+        ("frames in", stats.frames_in),
+        ("bytes in", stats.bytes_in),
+        ("frames out", stats.frames_out),
+        ("bytes out", stats.bytes_out),
+        ("dropped", stats.lost),
+        ("queue full", stats.queue_full),
+        ("duplicated", stats.duplicated),
+        ("reordered", stats.reordered),
+        ("corrupted", stats.corrupted),
+        ("other drops", stats.overflow + stats.malformed + stats.refused + stats.corrupted_lost),
+        ("in flight", stats.in_flight()),
     ];
-    let numbers = numbers.iter().map(ToString::to_string);
-    std::iter::once(name.into()).chain(numbers).chain([cell(unfetched)]).collect()
+    let numbers = numbers.map(|(name, number)| (name, number.to_string()));
+    numbers.into_iter().chain([("TAP drops", cell(unfetched))]).collect()
 }
 
 fn as_json(stats: LaneStats, unfetched: Option<u64>) -> Value {

@@ -105,9 +105,12 @@ fn transfer_is_reported_by_the_node_with_the_file() {
     assert_eq!(operations[0].rate_bps, Some(8e9));
     let table = director.result().table().to_string();
     let row = table.lines().nth(1).unwrap();
-    for part in ["Send/Receive", "1000000", "1.000", "8.00", " - ", "Offloaded", "abababab equal"] {
+    for part in ["Send/Receive", "1.000", "8.00", "Offloaded", "abababab equal"] {
         assert!(row.contains(part), "{part:?} is not in {row}");
     }
+    // Counters that are unknown have no column, as on kernel sockets.
+    assert!(!table.contains("PSH") && !row.contains(" - "), "{table}");
+    assert!(table.contains("segments") && table.lines().all(|line| line.len() <= 80), "{table}");
     assert!(printed(&mut director).contains("RDMA Read: 977 KiB in 1.00 ms, 8.00 Gbit/s"));
     let json = serde_json::to_value(director.result()).unwrap();
     assert_eq!(json["operations"][2]["operation"], "read");

@@ -42,6 +42,7 @@ fn converse(
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let mut dialogue = Dialogue::new(node, 0)?;
+    node.connecting(remote, console);
     dialogue.connect(remote, plan.session)?;
     let (local, peer) = dialogue.addresses();
     reporter.peers(local, peer);

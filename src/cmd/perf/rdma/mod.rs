@@ -30,7 +30,7 @@ pub(super) fn run(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let node = PerfNode::open(plan, options, reporter)?;
+    let node = PerfNode::open(plan, options, reporter, console)?;
     match plan.remote {
         Some(remote) => client::run(plan, &node, remote, reporter, console),
         None => server::run(plan, &node, reporter, console),

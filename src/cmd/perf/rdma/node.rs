@@ -19,9 +19,12 @@ use rdma_over_tcp::ndk::{
 use crate::{
     adapter::linger,
     cmd::perf::{
-        Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, queues::Relays, report::Reporter,
+        Plan, Waiting, message::Opening, no_server, phase::ANSWER_LIMIT, queues::Relays,
+        report::Reporter,
     },
     failure::Failure,
+    report::Console,
+    station::Station,
     waker::Waker,
 };
 
@@ -45,13 +48,13 @@ pub(super) fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, F
 
 /// Returns the failure of a request.
 pub(super) fn refused(what: &str, status: NtStatus) -> Failure {
-    Failure::work(format!("NDK: {what}: {status}"))
+    Station::default().status(what, status)
 }
 
 /// Returns the failure of an accept, with its cause.
 pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Connector>) -> Failure {
     let cause = connector.and_then(Connector::failure);
-    Failure::work(CallError { call: what.to_owned(), status, cause }.to_string())
+    Station::default().failure(&CallError { call: what.to_owned(), status, cause })
 }
 
 /// Returns the failure for a connection that the peer ended.
@@ -74,6 +77,7 @@ pub(super) struct PerfNode {
     pub(super) adapters: Vec<Adapter>,
     pub(super) waiting: Waiting,
     is_manual: bool,
+    station: Station,
     waker: Waker,
 }
 
@@ -83,18 +87,23 @@ impl PerfNode {
         plan: &Plan,
         options: &AdapterOptions,
         reporter: &mut Reporter,
+        console: &mut Console<'_>,
     ) -> Result<Self, Failure> {
         let node = options.transport.node();
         // Kernel sockets do not need FPDUs aligned with segments.
         let fpdu_size = node.map_or(FpduSize::Max, |_| FpduSize::default());
         // The peer is a flue perf of the same kind, so it supports RFC 7306.
         let rfc7306 = plan.kind.is_extension();
+        let connect_timeout = plan.connect_limit;
         let opened = options.open(AdapterConfig {
             rfc7306,
             fpdu_size,
             crc: CrcRequest::Auto,
+            connect_timeout,
             ..AdapterConfig::default()
         })?;
+        let station = Station::new(node, connect_timeout);
+        station.warn(console);
         let OpenAdapter { adapters, nodes, vnet_header, config: _ } = opened;
         if let (Some(node), Some(vnet_header)) = (node, vnet_header) {
             reporter.link(vnet_header, node);
@@ -112,6 +121,7 @@ impl PerfNode {
             adapters,
             waiting: plan.waiting,
             is_manual,
+            station,
             waker,
         })
     }
@@ -185,6 +195,16 @@ impl PerfNode {
         }
     }
 
+    /// Returns the text of the address of a listener.
+    pub(super) fn shown(&self, local: Option<SocketAddr>) -> String {
+        local.map_or_else(|| "?".into(), |local| self.station.shown(local))
+    }
+
+    /// Prints the address of a connect that begins, on a terminal.
+    pub(super) fn connecting(&self, remote: SocketAddr, console: &mut Console<'_>) {
+        self.station.connecting(remote, console);
+    }
+
     /// Returns an error if a signal was received.
     pub(super) fn interrupted(&self) -> Result<(), Failure> {
         self.waker.interrupted()
@@ -223,8 +243,7 @@ impl PerfNode {
             Ok(peer_queue) => Ok((connector, peer_queue)),
             Err(failure) => {
                 let _ = connector.close(|| {});
-                let hint = "start a flue perf server of the same kind there; it serves one client at a time";
-                Err(failure.with_hint(hint))
+                Err(no_server(failure))
             }
         }
     }
@@ -310,12 +329,14 @@ impl Wait for &PerfNode {
     }
 
     fn failed(&self, error: CallError) -> Failure {
-        Failure::work(error.to_string())
+        self.station.failure(&error)
     }
 
     fn wait<T>(&mut self, condition: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let answer = PerfNode::wait(self, Some(ANSWER_LIMIT), condition)?;
-        answer.ok_or_else(|| Failure::work(format!("NDK: no answer within {ANSWER_LIMIT:?}")))
+        // A connect has its own time limit, and its reason is known only after it.
+        let limit = ANSWER_LIMIT + self.station.limit();
+        let answer = PerfNode::wait(self, Some(limit), condition)?;
+        answer.ok_or_else(|| Failure::work(format!("no answer of the peer in {limit:?}")))
     }
 }
 

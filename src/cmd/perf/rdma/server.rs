@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use rdma_over_tcp::ndk::{Connector, NtStatus, PendingCall, reject_and_close};
+use rdma_over_tcp::ndk::{Connector, Listener, NtStatus, PendingCall, reject_and_close};
 
 use super::{
     bandwidth::{self, Halves},
@@ -34,7 +34,8 @@ pub(super) fn run(
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let (listeners, incoming) = node.listen(plan.port, plan.listen)?;
-    console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
+    let shown = node.shown(listeners.first().and_then(Listener::local_address));
+    console.remark(format_args!("listening: {} at {shown}", plan.kind));
     let ended = loop {
         let (opening, accepted) = match next_client(node, &incoming, console) {
             Ok(client) => client,

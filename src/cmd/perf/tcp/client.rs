@@ -8,6 +8,7 @@ use crate::{
         Plan,
         kind::Kind,
         message::{Bound, Message, Opening, Role},
+        no_server,
         phase::{ANSWER_LIMIT, Outcome, PeerHalf, Phase},
         report::{Measured, Reporter},
     },
@@ -26,13 +27,13 @@ pub(super) fn run<S: Stack>(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let mut control = open(plan, stack, remote, Role::Control, 0)?;
+    stack.station().connecting(remote, console);
+    let mut control = open(plan, stack, remote, Role::Control, 0).map_err(no_server)?;
     let (local, peer) = stack.addresses(&control);
     reporter.peers(local, peer);
     let hello = Message::Hello { parameters: plan.parameters.clone(), memory: None };
     send_message(stack, &mut control, &hello)?;
-    let hint = "start a flue perf server of the same kind there";
-    match receive_message(stack, &mut control).map_err(|failure| failure.with_hint(hint))? {
+    match receive_message(stack, &mut control).map_err(no_server)? {
         Message::Welcome { version, .. } => reporter.peer_version(version),
         message => return Err(message.out_of_turn("Welcome")),
     }

@@ -8,11 +8,12 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use rdma_over_tcp::ndk::NtStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -20,6 +21,7 @@ use super::{Bulk, Stack};
 use crate::{
     cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT},
     failure::Failure,
+    station::Station,
 };
 
 /// Largest read, bytes.
@@ -39,7 +41,9 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 pub(super) struct Kernel {
     listener: Option<TcpListener>,
     waiting: Waiting,
-    interrupt: Arc<AtomicBool>,
+    /// The received signal; 0: none.
+    signal: Arc<AtomicUsize>,
+    station: Station,
     received: Vec<u8>,
     message: Vec<u8>,
 }
@@ -63,14 +67,17 @@ fn is_not_ready(error: &io::Error) -> bool {
 
 impl Kernel {
     pub(super) fn new(plan: &Plan) -> Result<Self, Failure> {
-        let interrupt = Arc::new(AtomicBool::new(false));
+        let received = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, interrupt.clone()).map_err(failed("signals"))?;
+            let number = signal as usize;
+            signal_hook::flag::register_usize(signal, received.clone(), number)
+                .map_err(failed("signals"))?;
         }
         Ok(Self {
             listener: None,
             waiting: plan.waiting,
-            interrupt,
+            signal: received,
+            station: Station::new(None, plan.connect_limit),
             received: vec![0; READ_BYTES],
             message: Vec::new(),
         })
@@ -129,14 +136,24 @@ impl Kernel {
 impl Stack for Kernel {
     type Conn = Socket;
 
-    fn listen(&mut self, port: u16) -> Result<(), Failure> {
+    fn station(&self) -> &Station {
+        &self.station
+    }
+
+    fn listen(&mut self, port: u16) -> Result<SocketAddr, Failure> {
         // Dual stack if the kernel has IPv6.
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-            .map_err(failed(&format!("listen on port {port}")))?;
+            .map_err(|error| match error.kind() {
+                ErrorKind::AddrInUse => self
+                    .station
+                    .status(&format!("listen on port {port}"), NtStatus::SHARING_VIOLATION),
+                _ => failed(&format!("listen on port {port}"))(error),
+            })?;
         listener.set_nonblocking(true).map_err(failed("fcntl"))?;
+        let local = listener.local_addr().map_err(failed("getsockname"))?;
         self.listener = Some(listener);
-        Ok(())
+        Ok(local)
     }
 
     fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Socket>, Failure> {
@@ -157,9 +174,16 @@ impl Stack for Kernel {
     }
 
     fn connect(&mut self, remote: SocketAddr) -> Result<Socket, Failure> {
-        TcpStream::connect_timeout(&remote, ANSWER_LIMIT)
-            .and_then(Self::socket)
-            .map_err(failed(&format!("connect to {remote}")))
+        let limit = self.station.limit();
+        TcpStream::connect_timeout(&remote, limit).and_then(Self::socket).map_err(|error| {
+            let seconds = limit.as_secs_f64();
+            let why = match error.kind() {
+                ErrorKind::TimedOut => format!("no reply to SYN in {seconds} s"),
+                ErrorKind::ConnectionRefused => "connection refused".into(),
+                _ => error.to_string(),
+            };
+            Failure::work(format!("connect to {remote}: {why}"))
+        })
     }
 
     fn addresses(&self, conn: &Socket) -> (Option<SocketAddr>, Option<SocketAddr>) {
@@ -295,9 +319,9 @@ impl Stack for Kernel {
     }
 
     fn interrupted(&self) -> Result<(), Failure> {
-        match self.interrupt.load(Ordering::Relaxed) {
-            true => Err(Failure::work("interrupted")),
-            false => Ok(()),
+        match self.signal.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Failure::interrupted(signal as i32)),
         }
     }
 }

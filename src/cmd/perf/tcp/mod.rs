@@ -18,7 +18,7 @@ use super::{
     phase::{ANSWER_LIMIT, Budget, Phase},
     report::Reporter,
 };
-use crate::{failure::Failure, options::NodeSetup, report::Console};
+use crate::{failure::Failure, options::NodeSetup, report::Console, station::Station};
 
 /// Last byte of a request, and of its response, if more requests follow.
 const MORE: u8 = 0;
@@ -30,8 +30,11 @@ trait Stack {
     /// Connection.
     type Conn;
 
-    /// Listens on all addresses.
-    fn listen(&mut self, port: u16) -> Result<(), Failure>;
+    /// Returns the end of the connections.
+    fn station(&self) -> &Station;
+
+    /// Listens on all addresses. Returns the local address.
+    fn listen(&mut self, port: u16) -> Result<SocketAddr, Failure>;
 
     /// Accepts the next connection; `None` after the time limit.
     fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Self::Conn>, Failure>;
@@ -127,7 +130,7 @@ pub(super) fn run_node(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    run(plan, &mut NodeStack::open(plan, setup, reporter)?, reporter, console)
+    run(plan, &mut NodeStack::open(plan, setup, reporter, console)?, reporter, console)
 }
 
 fn run<S: Stack>(

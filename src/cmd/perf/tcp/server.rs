@@ -31,8 +31,9 @@ pub(super) fn run<S: Stack>(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    stack.listen(plan.port)?;
-    console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
+    let local = stack.listen(plan.port)?;
+    let shown = stack.station().shown(local);
+    console.remark(format_args!("listening: {} at {shown}", plan.kind));
     loop {
         let (session, control) = next_client(stack, console)?;
         let ended = serve(plan, stack, session, control, reporter, console);

@@ -31,6 +31,8 @@ use crate::{
     failure::Failure,
     node,
     options::NodeSetup,
+    report::Console,
+    station::Station,
     waker::Waker,
 };
 
@@ -48,6 +50,7 @@ pub(super) struct NodeStack {
     _control: Option<Control>,
     /// Nodes, one per queue.
     nodes: Vec<Node<Streams>>,
+    station: Station,
     waker: Waker,
     /// True if this thread runs the loops and does not sleep.
     spins: bool,
@@ -74,11 +77,14 @@ impl NodeStack {
         plan: &Plan,
         setup: &NodeSetup,
         reporter: &mut Reporter,
+        console: &mut Console<'_>,
     ) -> Result<Self, Failure> {
         let links = setup.node.open_links()?;
         reporter.link(links.vnet_header, &setup.node);
         let start = Streams::new;
         let nodes = setup.node.start(links.links, start)?;
+        let station = Station::new(Some(&setup.node), plan.connect_limit);
+        station.warn(console);
         let name = NodeName::of(&setup.node);
         let control = server::serve(nodes[0].clone(), name, &setup.control)?;
         let waker = Waker::new();
@@ -90,6 +96,7 @@ impl NodeStack {
             _relays: Relays::start(&nodes)?,
             _control: control,
             nodes,
+            station,
             waker,
             spins,
             listeners: Vec::new(),
@@ -171,7 +178,11 @@ fn ended(status: Option<StreamStatus>) -> Option<Failure> {
 impl Stack for NodeStack {
     type Conn = Stream;
 
-    fn listen(&mut self, port: u16) -> Result<(), Failure> {
+    fn station(&self) -> &Station {
+        &self.station
+    }
+
+    fn listen(&mut self, port: u16) -> Result<SocketAddr, Failure> {
         let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         for (queue, node) in self.nodes.iter().enumerate() {
             let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
@@ -180,12 +191,12 @@ impl Stack for NodeStack {
             match self.wait(queue, Some(ANSWER_LIMIT), listening)? {
                 Some(Ok(_)) => self.listeners.push(listener),
                 Some(Err(error)) => {
-                    return Err(Failure::work(format!("listen on port {port}: {error}")));
+                    return Err(self.station.stream(&format!("listen on port {port}"), error));
                 }
                 None => return Err(Failure::work(format!("listen on port {port}: no reply"))),
             }
         }
-        Ok(())
+        Ok(local)
     }
 
     fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Stream>, Failure> {
@@ -201,11 +212,14 @@ impl Stack for NodeStack {
         let queue = self.connected % self.nodes.len();
         self.connected += 1;
         let node = &self.nodes[queue];
-        let handle = node.with(|streams, _, _| streams.connect(None, remote, ANSWER_LIMIT));
-        let connected = self.wait(queue, Some(2 * ANSWER_LIMIT), |streams, _, _| {
+        let limit = self.station.limit();
+        let handle = node.with(|streams, _, _| streams.connect(None, remote, limit));
+        let connected = self.wait(queue, Some(limit + ANSWER_LIMIT), |streams, _, _| {
             let status = streams.status(handle)?;
             match status.error {
-                Some(error) => Some(Err(Failure::work(format!("connect to {remote}: {error}")))),
+                Some(error) => {
+                    Some(Err(self.station.stream(&format!("connect to {remote}"), error)))
+                }
                 None => (status.connected || status.closed).then_some(Ok(())),
             }
         })?;
