@@ -155,8 +155,8 @@ pub enum CrcRequest {
     On,
     /// CRCs are not requested.
     Off,
-    /// CRCs are requested unless both ends are on this host, as far as the transport knows
-    /// ([`is_on_one_host`](super::transport::LlpStream::is_on_one_host)). Data then stays in the memory of the host.
+    /// CRCs are requested unless the ends have the same IP address, or loopback addresses, on kernel sockets. Data then
+    /// stays in the memory of the host.
     Auto,
 }
 

@@ -69,7 +69,7 @@ pub(crate) trait LlpStream {
         false
     }
 
-    /// Returns true if data does not leave this host. For infrequent queries: it may be a system call.
+    /// Returns true if data does not leave this host.
     fn is_on_one_host(&self) -> bool {
         false
     }

@@ -1,6 +1,7 @@
 //! One kernel connection: its write queue, and the adapter's I/O during a call.
 
 use alloc::{collections::VecDeque, vec::Vec};
+use core::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use offload_engine::{
@@ -15,7 +16,7 @@ use rustix::{
     net::sockopt,
 };
 
-use super::{connection::ConnectionSocket, kernel::ends};
+use super::connection::ConnectionSocket;
 use crate::{
     rnic::{StreamId, transport::LlpStream},
     transport::buffers::{Buffers, Spare},
@@ -26,6 +27,11 @@ pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
 /// Queued bytes at which the stream has no more room: they are still in the cache when the kernel copies them.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes of the kernel's send buffer on a connection within the host; the kernel doubles them. A larger buffer, to which
+/// the kernel tunes it otherwise, holds more than the cache of a CPU. The receiver then copies from memory, and a stream
+/// that has filled the buffer once stays slow.
+const HOST_SEND_BUFFER_BYTES: usize = 128 * 1024;
 
 /// Approximate bytes of a list of FPDUs: GSO packets of the kernel without their headers. An aligned list ends a
 /// segment, and fewer short segments are better.
@@ -105,6 +111,8 @@ pub(super) struct SocketStream {
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     mss: usize,
+    /// True if data does not leave this host: the ends have the same IP address, or loopback addresses.
+    is_on_one_host: bool,
     /// Run of the loop, and bytes written in this run and in the last one with writes.
     run: u64,
     written: [usize; 2],
@@ -135,13 +143,25 @@ impl SocketStream {
             queue: VecDeque::new(),
             queued_bytes: 0,
             mss: DEFAULT_MSS,
+            is_on_one_host: false,
             run: 0,
             written: [0; 2],
         }
     }
 
+    /// Adapts the stream to the path between the local and the remote address, when it opens.
+    pub(super) fn adapt_to(&mut self, (local, remote): (SocketAddr, SocketAddr)) {
+        let (local, remote) = (local.ip(), remote.ip());
+        self.is_on_one_host = local == remote || local.is_loopback() && remote.is_loopback();
+        if self.is_on_one_host {
+            // Without it the connection is slower.
+            let _ = sockopt::set_socket_send_buffer_size(&self.socket, HOST_SEND_BUFFER_BYTES);
+        }
+        self.update_mss();
+    }
+
     /// Reads the segment size from the kernel.
-    pub(super) fn update_mss(&mut self) {
+    fn update_mss(&mut self) {
         if let Some(info) = TcpInfo::of(self.socket.as_fd())
             && info.mss > 0
         {
@@ -359,10 +379,7 @@ impl LlpStream for SocketIo<'_> {
     }
 
     fn is_on_one_host(&self) -> bool {
-        ends(self.stream.socket.as_fd()).is_ok_and(|(local, remote)| {
-            let (local, remote) = (local.ip(), remote.ip());
-            local == remote || local.is_loopback() && remote.is_loopback()
-        })
+        self.stream.is_on_one_host
     }
 
     fn is_busy(&self) -> bool {
@@ -406,19 +423,27 @@ mod tests {
     const MSS: usize = 1000;
 
     #[test]
-    fn ends_with_loopback_addresses_are_on_one_host() {
-        for (listen, connect) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.2")] {
-            let listener = TcpListener::bind((listen, 0)).unwrap();
-            let port = listener.local_addr().unwrap().port();
-            let near = TcpStream::connect((connect, port)).unwrap();
-            let far = listener.accept().unwrap().0;
-            for socket in [near, far] {
-                let socket = ConnectionSocket::create(|| Ok(OwnedFd::from(socket).into())).unwrap();
-                let mut stream = SocketStream::new(StreamId(1), socket, Stage::Open, false);
-                let mut spare = Spare::default();
-                let io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };
-                assert!(io.is_on_one_host(), "{listen} {connect}");
-            }
+    fn connection_within_the_host_has_a_small_send_buffer() {
+        for (local, remote, is_on_one_host) in [
+            ("127.0.0.1:1", "127.0.0.2:2", true),
+            ("[::1]:1", "127.0.0.1:2", true),
+            ("10.0.0.1:1", "10.0.0.1:2", true),
+            ("10.0.0.1:1", "10.0.0.2:2", false),
+            ("127.0.0.1:1", "10.0.0.1:2", false),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let near = ConnectionSocket::create(|| Ok(OwnedFd::from(near).into())).unwrap();
+            let mut stream = SocketStream::new(StreamId(1), near, Stage::Open, false);
+            let before = sockopt::socket_send_buffer_size(&stream.socket).unwrap();
+            stream.adapt_to((local.parse().unwrap(), remote.parse().unwrap()));
+            let size = sockopt::socket_send_buffer_size(&stream.socket).unwrap();
+            let expected = if is_on_one_host { 2 * HOST_SEND_BUFFER_BYTES } else { before };
+            assert_eq!(
+                (stream.is_on_one_host, size),
+                (is_on_one_host, expected),
+                "{local} {remote}"
+            );
         }
     }
 

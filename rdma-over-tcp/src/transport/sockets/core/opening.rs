@@ -234,7 +234,7 @@ impl SocketRnic {
     ) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.stage = Stage::Open;
-            stream.update_mss();
+            stream.adapt_to(addresses);
         }
         if let Some(capture) = &mut self.capture {
             capture.open(now, id, addresses, listener.is_some());
