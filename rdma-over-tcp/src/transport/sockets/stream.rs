@@ -28,9 +28,9 @@ pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// Queued bytes at which the stream has no more room: they are still in the cache when the kernel copies them.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
 
-/// Bytes of the kernel's send buffer on a connection within the host; the kernel doubles them. A larger buffer, to which
-/// the kernel tunes it otherwise, holds more than the cache of a CPU. The receiver then copies from memory, and a stream
-/// that has filled the buffer once stays slow.
+/// Bytes of the kernel's send buffer on a connection within the host; the kernel doubles them. A larger buffer, to
+/// which the kernel tunes it otherwise, holds more than the cache of a CPU. The receiver then copies from memory, and a
+/// stream that has filled the buffer once stays slow.
 const HOST_SEND_BUFFER_BYTES: usize = 128 * 1024;
 
 /// Approximate bytes of a list of FPDUs: GSO packets of the kernel without their headers. An aligned list ends a
