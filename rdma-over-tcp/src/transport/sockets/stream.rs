@@ -28,11 +28,6 @@ pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// Queued bytes at which the stream has no more room: they are still in the cache when the kernel copies them.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
 
-/// Bytes of the kernel's send buffer on a connection within the host; the kernel doubles them. A larger buffer, to
-/// which the kernel tunes it otherwise, holds more than the cache of a CPU. The receiver then copies from memory, and a
-/// stream that has filled the buffer once stays slow.
-const HOST_SEND_BUFFER_BYTES: usize = 128 * 1024;
-
 /// Approximate bytes of a list of FPDUs: GSO packets of the kernel without their headers. An aligned list ends a
 /// segment, and fewer short segments are better.
 const LIST_BYTES: usize = 4 * 65_160;
@@ -153,10 +148,6 @@ impl SocketStream {
     pub(super) fn adapt_to(&mut self, (local, remote): (SocketAddr, SocketAddr)) {
         let (local, remote) = (local.ip(), remote.ip());
         self.is_on_one_host = local == remote || local.is_loopback() && remote.is_loopback();
-        if self.is_on_one_host {
-            // Without it the connection is slower.
-            let _ = sockopt::set_socket_send_buffer_size(&self.socket, HOST_SEND_BUFFER_BYTES);
-        }
         self.update_mss();
     }
 
@@ -423,7 +414,7 @@ mod tests {
     const MSS: usize = 1000;
 
     #[test]
-    fn connection_within_the_host_has_a_small_send_buffer() {
+    fn ends_with_one_address_or_loopback_addresses_are_on_one_host() {
         for (local, remote, is_on_one_host) in [
             ("127.0.0.1:1", "127.0.0.2:2", true),
             ("[::1]:1", "127.0.0.1:2", true),
@@ -435,15 +426,8 @@ mod tests {
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let near = ConnectionSocket::create(|| Ok(OwnedFd::from(near).into())).unwrap();
             let mut stream = SocketStream::new(StreamId(1), near, Stage::Open, false);
-            let before = sockopt::socket_send_buffer_size(&stream.socket).unwrap();
             stream.adapt_to((local.parse().unwrap(), remote.parse().unwrap()));
-            let size = sockopt::socket_send_buffer_size(&stream.socket).unwrap();
-            let expected = if is_on_one_host { 2 * HOST_SEND_BUFFER_BYTES } else { before };
-            assert_eq!(
-                (stream.is_on_one_host, size),
-                (is_on_one_host, expected),
-                "{local} {remote}"
-            );
+            assert_eq!(stream.is_on_one_host, is_on_one_host, "{local} {remote}");
         }
     }
 
