@@ -65,7 +65,7 @@ pub enum Rtr {
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "MPA options"))]
 pub struct MpaAcceptOptions {
-    /// Request CRCs of FPDUs; used if either end requests them [default: auto]
+    /// Request CRCs; used if either end requests them [default: auto]
     #[cfg_attr(feature = "clap", arg(long = "mpa-crc", value_enum, value_name = "WHEN"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crc: Option<Crc>,

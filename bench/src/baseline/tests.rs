@@ -57,7 +57,7 @@ fn latency_document_has_distribution() {
 fn failure_document_has_error() {
     let outcome = Err(Failure::lacking("no \"TUN\"\nhere"));
     let document = parsed(&document("bare-tcp-send", &outcome));
-    let error = json!({ "kind": "prerequisite", "message": "no \"TUN\"\nhere", "hint": null });
+    let error = json!({ "kind": "prerequisite", "message": "no \"TUN\"\nhere", "hint": null, "signal": null });
     let expected = json!({
         "schema": "flue.baseline/1", "ok": false, "exit_status": 3, "error": error, "kind": "bare-tcp-send",
     });
