@@ -181,7 +181,8 @@ impl<'w> Console<'w> {
     /// Prints a remark to standard error. Prints nothing with `-q`.
     pub fn remark(&mut self, text: impl std::fmt::Display) {
         if !self.style.quiet && !self.style.json {
-            let _ = writeln!(self.err, "{text}");
+            // One write: lines of concurrent programs do not mix.
+            let _ = self.err.write_all(format!("{text}\n").as_bytes());
         }
     }
 

@@ -324,7 +324,7 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let launch = node.as_ref().map(Launch::prepare).transpose()?;
     if let Some(warning) = Station::new(node.as_ref(), Duration::ZERO).warning() {
         // A write error on standard error cannot be reported.
-        let _ = writeln!(io::stderr(), "flue run: {warning}");
+        let _ = io::stderr().write_all(format!("flue run: {warning}\n").as_bytes());
     }
     let inherited = env::var(OPTIONS_VARIABLE).ok().and_then(|text| text.parse().ok());
     let launched = launch.as_ref().map(|launch| launch.node.clone());

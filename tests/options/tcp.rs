@@ -135,7 +135,7 @@ fn tcp_trace(bench: &Bench) {
         assert_eq!(trace.exists(), !options.is_empty());
     }
     let rows = trace_rows(&trace);
-    assert!(rows.len() > 1 && rows.iter().all(|row| row.len() == 14 && row[2] > 0.0), "{rows:?}");
+    assert!(rows.len() > 1 && rows.iter().all(|row| row.len() == 15 && row[2] > 0.0), "{rows:?}");
 }
 
 fn pacing(bench: &Bench) {

@@ -41,7 +41,7 @@ fn rping_with_loss() {
         .map(|it| fs::read_to_string(it.expect("an entry").path()).expect("a trace"))
         .collect();
     let retransmitted = |row: &str| {
-        let count = row.rsplit(',').nth(1).and_then(|cell| cell.parse::<u64>().ok());
+        let count = row.rsplit(',').nth(2).and_then(|cell| cell.parse::<u64>().ok());
         count.is_some_and(|count| count > 0)
     };
     assert!(rows.lines().any(retransmitted), "no retransmission: {rows}");

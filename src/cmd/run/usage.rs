@@ -37,7 +37,7 @@ impl Usage {
     /// Prints the line to standard error.
     pub(super) fn print(&self) {
         // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "flue: {self}");
+        let _ = io::stderr().write_all(format!("flue: {self}\n").as_bytes());
     }
 }
 

@@ -81,8 +81,9 @@ pub const ORDINARY_USER_ID: u32 = 65_534;
 /// If `program` cannot be copied to `scratch`, where the user can access it.
 pub fn as_ordinary_user(scratch: &Scratch, program: &Path, arguments: &str) -> Command {
     let copy = scratch.file("program");
-    fs::copy(program, &copy).expect("the program can be copied");
-    fs::set_permissions(&copy, Permissions::from_mode(0o755)).expect("the test owns the copy");
+    // By another process: a concurrent fork of this one inherits no descriptor that makes the copy busy.
+    let copied = Command::new("install").args(["-m", "755", "--"]).arg(program).arg(&copy).status();
+    assert!(copied.is_ok_and(|status| status.success()), "the program cannot be copied");
     let script = format!(
         "mknod \"$1\" c 10 200 && chmod 666 \"$1\" && mount --bind \"$1\" /dev/net/tun && \
          shift && exec setpriv --reuid={ORDINARY_USER_ID} --regid={ORDINARY_USER_ID} \

@@ -235,9 +235,10 @@ fn network(rng: &mut Rand64, impairment: Impairment) -> Plan {
                 *limit = Duration::from_secs(900);
             }
         }
-        if impairment == Impairment::CorruptionWithoutCrc {
-            adapter.crc = CrcRequest::Off;
-        }
+        adapter.crc = match impairment {
+            Impairment::CorruptionWithoutCrc => CrcRequest::Off,
+            _ => CrcRequest::On,
+        };
         adapter.limits.fast_register_pages_max = 1024;
     }
     plan
