@@ -168,16 +168,24 @@ impl Table {
     }
 
     pub(crate) fn add(&mut self, work: Work, cost: Cost) {
+        self.over.extend(self.excess(work, &cost));
         let Cost { allocations, bytes, locks, frames } = cost;
         self.rows +=
             &format!("{work:44} {allocations:11.3} {bytes:9.1} {locks:9.3} {frames:9.3}\n");
+    }
+
+    /// Returns how the cost exceeds the budget.
+    pub(crate) fn excess(&self, work: Work, cost: &Cost) -> Vec<String> {
+        let Cost { allocations, locks, .. } = cost;
         let [allocations_max, locks_max] = budget(self.link_kind, work);
-        if allocations > allocations_max {
-            self.over.push(format!("{work}: {allocations} allocations, not {allocations_max}"));
+        let mut over = Vec::new();
+        if *allocations > allocations_max {
+            over.push(format!("{work}: {allocations} allocations, not {allocations_max}"));
         }
-        if locks > locks_max {
-            self.over.push(format!("{work}: {locks} locks, not {locks_max}"));
+        if *locks > locks_max {
+            over.push(format!("{work}: {locks} locks, not {locks_max}"));
         }
+        over
     }
 
     /// Prints the table.
