@@ -61,6 +61,10 @@ fn modules_of_pyverbs() {
     assert_eq!((ended, ran.said().as_str()), (Ok(Some(0)), "flue0\n"), "{}", ran.report());
 }
 
+/// Test that fails at times: the peer reads the memory of a Write when the requester has its completion. A completion
+/// on a connection of librdmacm means that the data is passed to TCP, not that the peer has it.
+const UNCERTAIN: &str = "test_rdmacm.CMTestCase.test_rdmacm_async_write";
+
 /// Runs the tests of pyverbs on the device, and compares each outcome with the list of this release. At least
 /// `passes_min` of the list pass.
 fn run_packaged_tests(device: Device, list: &str, order: usize, passes_min: usize) {
@@ -98,7 +102,9 @@ fn run_packaged_tests(device: Device, list: &str, order: usize, passes_min: usiz
     for (name, (outcome, why)) in &expected {
         let (now, reason) = seen.get(name).copied().unwrap_or(("not run", ""));
         // A machine may have resources that another lacks, such as huge pages.
-        let is_fine = now == *outcome || (*outcome, now) == ("skip", "ok");
+        let is_fine = now == *outcome
+            || (*outcome, now) == ("skip", "ok")
+            || (*name, now) == (UNCERTAIN, "error");
         assert!(is_fine, "{name}: {now} ({reason}), expected {outcome} ({why})\n{}", ran.report());
     }
     let passed = seen.values().filter(|(outcome, _)| *outcome == "ok").count();
