@@ -276,9 +276,15 @@ impl FromStr for IpPrefix {
             return refuse(EXPECTED);
         };
         // An IPv4-mapped prefix is one of IPv4.
-        match (address.to_canonical(), length.checked_sub(MAPPED_BITS)) {
-            (mapped, Some(length)) if mapped != address => Self::new(mapped, length),
-            _ => Self::new(address, length),
+        let canonical = address.to_canonical();
+        if canonical == address {
+            return Self::new(address, length);
+        }
+        match length.checked_sub(MAPPED_BITS) {
+            Some(length) => Self::new(canonical, length),
+            None => refuse(format!(
+                "prefix length {length} of an IPv4-mapped address: expected 97..=128"
+            )),
         }
     }
 }

@@ -209,6 +209,9 @@ impl Read for BlockingStream {
 
 impl Write for BlockingStream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
         self.wait(None, |status| match status.error {
             Some(error) => Some(Err(failure(error))),
             None if status.closed => Some(Err(ErrorKind::BrokenPipe.into())),

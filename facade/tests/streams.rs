@@ -49,6 +49,7 @@ fn stream_carries_data_both_ways_and_is_offloaded() {
             received
         });
         let mut stream = near.connect(server, LIMIT).unwrap();
+        assert_eq!(stream.write(&[]).unwrap(), 0);
         stream.write_all(&data).unwrap();
         assert_eq!(stream.status().unwrap().state, OffloadState::Offloaded);
         stream.shutdown();

@@ -108,7 +108,8 @@ impl Failure {
             Kind::Work => 1,
             Kind::Usage => 2,
             Kind::Lacking => 3,
-            Kind::Interrupted => SIGNAL_STATUS + self.signal.unwrap_or(0),
+            // Read from the report of another process, too.
+            Kind::Interrupted => SIGNAL_STATUS.saturating_add(self.signal.unwrap_or(0)),
         }
     }
 }
@@ -186,6 +187,8 @@ mod tests {
             assert_eq!(unless_stopped(Err(failure)), Ok(()));
         }
         assert!(unless_stopped(Err(Failure::work("x"))).is_err());
+        let wild = Failure { signal: Some(u8::MAX), ..Failure::interrupted(2) };
+        assert_eq!(wild.exit_status(), u8::MAX);
     }
 
     #[test]

@@ -273,6 +273,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn node_is_selected_by_its_tap_or_its_program() {
+        let pid = std::process::id();
+        let path = PathBuf::from(format!("/run/flue/flue0-{pid}.sock"));
+        let program = program_name(pid).unwrap();
+        for (name, is_selected) in [("flue0", true), (&*program, true), ("flue1", false)] {
+            assert_eq!(Nodes::Name(name.into()).names(&path), is_selected, "{name}");
+        }
+    }
+
+    #[test]
     fn path_without_node_is_reported() {
         let directory = env::temp_dir().join(format!("flue-client-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

@@ -51,6 +51,9 @@ fn prefixes_hold_only_host_addresses() {
     assert_eq!(ok("fd77::1/64"), "fd77::1/64");
     // An IPv4-mapped prefix is one of IPv4.
     assert_eq!(ok("::ffff:10.77.0.2/120"), "10.77.0.2/24");
+    for length in [1, 64, 95, 96, 129] {
+        assert!(format!("::ffff:10.77.0.2/{length}").parse::<IpPrefix>().is_err(), "{length}");
+    }
     for bad in [
         "10.77.0.2",
         "10.77.0.2/33",

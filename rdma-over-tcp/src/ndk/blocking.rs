@@ -19,11 +19,14 @@
 //!     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
 //!     let (buffer, mr) = (far.allocate(4096)?, pd.create_mr(false)?);
 //!     mr.register(&buffer, 0, 4096, MrFlags::ALLOW_LOCAL_WRITE)?;
-//!     qp.receive(1, &[Sge { address: buffer.address(), length: 4096, token: mr.local_token() }])?;
+//!     for half in [0, 2048] {
+//!         let (address, token) = (buffer.address() + half, mr.local_token());
+//!         qp.receive(half, &[Sge { address, length: 2048, token }])?;
+//!     }
 //!     let connector = incoming.next(&mut far)?;
 //!     let connection = Connection::accept(&mut far, connector, &qp, ReadLimit::default(), &[])?;
-//!     let mut results = [NdkResultEx::default()];
-//!     connection.poll(&mut far, &cq, &mut results)?;
+//!     let mut results = [NdkResultEx::default(); 2];
+//!     assert_eq!(connection.poll_all(&mut far, &cq, &mut results)?, 2);
 //!     let mut data = vec![0; results[0].bytes_transferred as usize];
 //!     buffer.read_at(0, &mut data);
 //!     connection.disconnect(&mut far)?;
@@ -34,6 +37,7 @@
 //! let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
 //! let connection = Connection::connect(&mut near, &qp, server, ReadLimit::default(), &[])?;
 //! qp.send(1, Data::Inline(&[b"hello"]), OpFlags::empty())?;
+//! qp.send(2, Data::Inline(&[b"again"]), OpFlags::empty())?;
 //! assert_eq!(passive.join().unwrap()?, b"hello");
 //! connection.disconnect(&mut near)?;
 //! # Ok(())

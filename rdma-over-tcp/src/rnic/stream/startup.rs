@@ -22,7 +22,7 @@ use crate::{
     },
     rdmap::Terminate,
     rnic::{
-        config::{Config, CrcRequest},
+        config::Config,
         connection::{
             cause::ConnectCause,
             connector::{ConnectionData, Connector, ConnectorState},
@@ -378,9 +378,9 @@ impl Stream {
         private_data: PrivateData,
     ) -> Initiator {
         let Config { markers, rtr, .. } = *config;
-        // Decided when the stream is open.
-        let crc = config.crc != CrcRequest::Off;
-        Initiator::new(StartupConfig { revision, crc, markers, limits, rtr, private_data })
+        // The request for CRCs is decided when the stream opens.
+        let defaults = StartupConfig::default();
+        Initiator::new(StartupConfig { revision, markers, limits, rtr, private_data, ..defaults })
     }
 }
 
