@@ -88,6 +88,11 @@ pub trait Passive {
     /// Returns true if output waits for the link to become writable.
     fn awaits_writable(&self) -> bool;
 
+    /// Returns the number of messages received so far; 0: unknown.
+    fn received(&self) -> u64 {
+        0
+    }
+
     /// Moves out the callbacks of consumers that became due.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
 

@@ -452,22 +452,23 @@ impl<K: Passive> Monitor<K> {
     #[inline(never)]
     pub fn progress(&self) -> bool {
         let state = self.state.lock();
-        self.progress_with(state, self.now())
+        self.progress_with(state, self.now()).busy
     }
 
     /// As [`Monitor::progress`], at `now`; `None` if another thread has the core.
-    pub(super) fn try_progress(&self, now: Instant) -> Option<bool> {
+    pub(super) fn try_progress(&self, now: Instant) -> Option<Pass> {
         self.state.try_lock().map(|state| self.progress_with(state, now))
     }
 
-    fn progress_with(&self, mut state: MutexGuard<'_, State<K>>, now: Instant) -> bool {
+    fn progress_with(&self, mut state: MutexGuard<'_, State<K>>, now: Instant) -> Pass {
         let done = self.iterate(&mut state, now);
+        let pass = Pass { busy: done.busy, received: state.core.received() };
         if state.has_overslept(now) {
             self.doorbell.ring();
         }
         drop(state);
         self.deliver(done.due);
-        done.busy
+        pass
     }
 
     /// Sleeps until the link is readable, the doorbell rings, a timer is due, or `deadline`. Does not sleep if there is
@@ -715,6 +716,15 @@ impl<K: Passive> Monitor<K> {
         // It must not sleep again: another thread must sleep on the link.
         self.notify(&state);
     }
+}
+
+/// Outcome of an iteration for the thread that runs it.
+#[derive(Clone, Copy)]
+pub(super) struct Pass {
+    /// True if there was anything to do.
+    pub(super) busy: bool,
+    /// Messages received so far ([`Passive::received`]).
+    pub(super) received: u64,
 }
 
 /// Outcome of an iteration or of a call.

@@ -13,6 +13,8 @@
 //! posts large messages in sequence without a poll would then send each by itself. So after [`POSTS_MIN`] posts
 //! within one sleep, in which nothing has arrived, the thread dozes too, and flushes waiting posts whenever it wakes.
 //!
+//! If the thread itself receives a stream of messages, it looks for more for a moment before it sleeps ([`Linger`]).
+//!
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes is
 //! served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze immediately: a consumer
 //! is about to sleep in a system call of its own.
@@ -42,6 +44,12 @@ const BUSY_POLL: u64 = 16;
 /// They end a sleep on the descriptors: arrivals would wake the thread within the system call, where it finds nothing.
 /// A consumer may poll for its completion as long as the thread of its peer dozes, which is not steady.
 const STEADY_POLLS: u64 = 256;
+
+/// Messages received in a pass of the thread from which it expects more soon.
+const STREAM_MIN: u64 = 8;
+
+/// Time for which the thread looks for them before it sleeps. A wake-up would cost the sender more than a system call.
+const LINGER: Duration = Duration::from_micros(50);
 
 /// Time after the last poll from which a consumer does not poll: it spins on memory, or computes.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
@@ -131,6 +139,50 @@ impl Usefulness {
         }
         (self.polls, self.at) = (polls.count, now);
         has_polled && self.dozes()
+    }
+}
+
+/// Phase after a pass that has received a stream of messages, in which the thread does not sleep.
+///
+/// If nothing arrives in it, it is skipped for the next streams: once, three times, up to 63 times. So a sender that
+/// needs this CPU, or that pauses longer, gets it.
+#[derive(Default)]
+struct Linger {
+    /// Messages received at the last pass.
+    received: u64,
+    until: Option<Instant>,
+    failures: u32,
+    skips: u32,
+}
+
+impl Linger {
+    const FAILURES_MAX: u32 = 6;
+
+    /// Records a pass at `now` that found work, after which the core has `received` messages.
+    fn record(&mut self, now: Instant, received: u64) {
+        let count = received.wrapping_sub(std::mem::replace(&mut self.received, received));
+        if self.until.take().is_some() {
+            self.failures = 0;
+        }
+        if count < STREAM_MIN {
+            return;
+        }
+        if self.skips > 0 {
+            self.skips -= 1;
+        } else {
+            self.until = Some(now + LINGER);
+        }
+    }
+
+    /// Returns true if the thread that has found nothing at `now` continues to look.
+    fn continues(&mut self, now: Instant) -> bool {
+        let Some(until) = self.until else { return false };
+        if now >= until {
+            self.until = None;
+            self.failures = (self.failures + 1).min(Self::FAILURES_MAX);
+            self.skips = (1 << self.failures) - 1;
+        }
+        now < until
     }
 }
 
@@ -281,7 +333,7 @@ impl<K: Passive> Monitor<K> {
     #[inline(never)]
     pub fn progress_of_poll(&self, presence: &Presence) -> bool {
         let now = self.now();
-        let busy = self.try_progress(now).unwrap_or(false);
+        let busy = self.try_progress(now).is_some_and(|pass| pass.busy);
         // A poll that found something may have taken long.
         let ended = if busy { self.now() } else { now };
         if presence.polled(ended, busy) {
@@ -300,6 +352,7 @@ impl<K: Passive> Monitor<K> {
     /// Runs the background thread, until [`Monitor::stop_progress_thread`].
     pub fn progress_thread(&self, presence: &Presence) {
         let (mut seen, mut usefulness) = (Seen::default(), Usefulness::new());
+        let mut linger = Linger::default();
         while !self.is_stopping() {
             self.deliver_of_progress_thread();
             let dozes = match presence.driver(&mut seen) {
@@ -311,12 +364,20 @@ impl<K: Passive> Monitor<K> {
                 Driver::Unseen { has_polled } => {
                     let now = self.now();
                     let polls = presence.polls();
-                    let busy = self.try_progress(now);
+                    let pass = self.try_progress(now);
+                    if let Some(pass) = pass.filter(|pass| pass.busy) {
+                        linger.record(now, pass.received);
+                    }
+                    let busy = pass.map(|pass| pass.busy);
                     match (usefulness.record(now, polls, has_polled, busy == Some(true)), busy) {
                         (true, _) => true,
                         (false, Some(true)) => false,
                         // One is in a call, which may be a long one that sends.
                         (false, None) if !has_polled => true,
+                        (false, Some(false)) if !has_polled && linger.continues(now) => {
+                            core::hint::spin_loop();
+                            false
+                        }
                         (false, _) => !self.sleep_alone(presence, &usefulness),
                     }
                 }
@@ -368,6 +429,33 @@ mod tests {
     use crate::{engine::Callback, runtime::Progress};
 
     const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn thread_lingers_after_a_stream_and_rarely_if_nothing_follows() {
+        let mut linger = Linger::default();
+        let mut now = Instant::from_micros(1);
+        let mut received = 0;
+        let mut lingers_after = |linger: &mut Linger, count: u64, followed: bool| {
+            received += count;
+            linger.record(now, received);
+            let lingers = linger.continues(now + LINGER / 2);
+            if !followed {
+                assert!(!linger.continues(now + LINGER));
+            }
+            now += LINGER;
+            lingers
+        };
+        assert!(!lingers_after(&mut linger, STREAM_MIN - 1, false), "no stream");
+        for _ in 0..100 {
+            assert!(lingers_after(&mut linger, STREAM_MIN, true));
+        }
+        let lingering: Vec<_> =
+            (0..12).map(|_| lingers_after(&mut linger, STREAM_MIN, false)).collect();
+        let pauses: Vec<_> = lingering.iter().map(|it| u8::from(*it)).collect();
+        assert_eq!(pauses, [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        let count = (0..640).filter(|_| lingers_after(&mut linger, STREAM_MIN, false)).count();
+        assert!((10..=13).contains(&count), "{count} of 640");
+    }
 
     /// Core that records the thread that has sent each post.
     #[derive(Default)]

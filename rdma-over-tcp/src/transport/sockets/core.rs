@@ -662,6 +662,10 @@ impl Passive for SocketRnic {
         false
     }
 
+    fn received(&self) -> u64 {
+        self.rnic.counters().fpdu_in
+    }
+
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(self.rnic.callbacks());
     }
