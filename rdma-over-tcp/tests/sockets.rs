@@ -11,8 +11,9 @@ use std::{
 use offload_engine::runtime::WaitError;
 
 use rdma_over_tcp::ndk::{
-    self, Adapter, AdapterConfig, CallError, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags,
-    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, SocketsConfig,
+    self, Adapter, AdapterConfig, CallError, Cq, CqNotify, CrcRequest, Data, KeepAlive, Mr,
+    MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    SocketsConfig,
     blocking::{Connection, Incoming, NodeError},
 };
 use rdma_over_tcp::{
@@ -24,7 +25,7 @@ use rdma_over_tcp::{
     },
     rdmap::{
         Inbound, ReadRequest, ReceivedTerminate, TerminatePhase, parse, read_request_header,
-        rtr_header,
+        rtr_header, write_header,
     },
 };
 
@@ -36,6 +37,7 @@ const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// One end: an adapter and the objects of one queue pair.
 struct End {
     adapter: Adapter,
+    pd: Pd,
     cq: Cq,
     qp: Qp,
     buffer: RegisteredBuffer,
@@ -44,15 +46,23 @@ struct End {
 
 impl End {
     fn new(bytes: usize) -> Self {
-        let adapter =
-            ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        Self::with_config(bytes, AdapterConfig::default())
+    }
+
+    /// An end that does not request CRCs.
+    fn without_crc(bytes: usize) -> Self {
+        Self::with_config(bytes, AdapterConfig { crc: CrcRequest::Off, ..AdapterConfig::default() })
+    }
+
+    fn with_config(bytes: usize, config: AdapterConfig) -> Self {
+        let adapter = ndk::open_sockets(SocketsConfig::default(), config).unwrap();
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(256, |_| {}).unwrap());
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
         let (buffer, mr) = (adapter.allocate(bytes).unwrap(), pd.create_mr(false).unwrap());
         let rights =
             MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
         mr.register(&buffer, 0, bytes, rights).unwrap();
-        Self { adapter, cq, qp, buffer, mr }
+        Self { adapter, pd, cq, qp, buffer, mr }
     }
 
     fn sge(&self, offset: usize, length: usize) -> Sge {
@@ -98,8 +108,20 @@ fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
 // Send, Write and Read of 3 MiB, and a disconnect reported on both sides.
 #[test]
 fn messages_of_each_kind() {
-    const BYTES: usize = 3 << 20;
-    let (mut near, mut far) = (End::new(2 * BYTES), End::new(2 * BYTES));
+    let bytes = 2 * MESSAGE_BYTES;
+    exchange_messages_of_each_kind(End::new(bytes), End::new(bytes));
+}
+
+#[test]
+fn messages_of_each_kind_without_crc() {
+    let bytes = 2 * MESSAGE_BYTES;
+    exchange_messages_of_each_kind(End::without_crc(bytes), End::without_crc(bytes));
+}
+
+const MESSAGE_BYTES: usize = 3 << 20;
+
+fn exchange_messages_of_each_kind(mut near: End, mut far: End) {
+    const BYTES: usize = MESSAGE_BYTES;
     let (active, passive) = connect(&mut near, &mut far);
     let pattern: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
     near.buffer.write_at(0, &pattern);
@@ -117,7 +139,12 @@ fn messages_of_each_kind() {
         .write(3, Data::Registered(&all), remote, far.mr.remote_token(), OpFlags::empty())
         .unwrap();
     assert_eq!(near.completion(&active).request_context, 3);
-    let sink = [near.sge(BYTES, BYTES)];
+    // Several entries.
+    let sink = [
+        near.sge(BYTES, 7),
+        near.sge(BYTES + 7, BYTES / 2),
+        near.sge(BYTES + 7 + BYTES / 2, BYTES / 2 - 7),
+    ];
     near.qp.read(4, &sink, remote, far.mr.remote_token(), OpFlags::empty()).unwrap();
     assert_eq!(near.completion(&active).request_context, 4);
     near.buffer.read_at(BYTES, &mut data);
@@ -132,9 +159,14 @@ fn messages_of_each_kind() {
 
 /// Creates a peer whose FPDUs are built by the test, connected to `far`.
 fn raw_peer(far: &mut End) -> (TcpStream, Connection) {
-    let initiator = || {
+    raw_peer_with(far, true)
+}
+
+/// As [`raw_peer`]; it requests CRCs if `crc`.
+fn raw_peer_with(far: &mut End, crc: bool) -> (TcpStream, Connection) {
+    let initiator = move || {
         let rtr = RtrSet::only(RtrKind::Write);
-        Initiator::new(StartupConfig { rtr, ..StartupConfig::default() })
+        Initiator::new(StartupConfig { rtr, crc, ..StartupConfig::default() })
     };
     let local = SocketAddr::from((LOOPBACK, 0));
     let mut incoming = Incoming::listen(&mut far.adapter.clone(), local, 1).unwrap();
@@ -161,6 +193,163 @@ fn fpdu(header: &[u8]) -> Vec<u8> {
     let mut pieces: Vec<bytes::Bytes> = Vec::new();
     Encoder::new(true, false).encode(header, &[] as &[bytes::Bytes], &mut Slab::new(), &mut pieces);
     pieces.concat()
+}
+
+/// Octets of the FPDU of a Write, whose CRC field is not the CRC.
+fn write_fpdu(stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
+    let ulpdu = [&write_header(true, Stag(stag), TaggedOffset(offset)), payload].concat();
+    let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
+    octets.extend(ulpdu);
+    octets.resize(octets.len().next_multiple_of(4), 0);
+    octets.extend([0xc7; 4]);
+    octets
+}
+
+/// Waits until the octet at an offset of the buffer has a value.
+fn await_octet(end: &End, offset: usize, value: u8) {
+    let start = Instant::now();
+    let mut octet = [0];
+    while octet != [value] {
+        assert!(start.elapsed() < LIMIT, "octet {offset} is {octet:?}");
+        end.buffer.read_at(offset, &mut octet);
+        thread::yield_now();
+    }
+}
+
+/// Waits until the other end has read all data of the peer.
+fn await_read(peer: &TcpStream) {
+    let (near, far) = (peer.local_addr().unwrap().port(), peer.peer_addr().unwrap().port());
+    // Octets of the peer that are not acknowledged, and octets received and not read.
+    let queues = |local: u16, remote: u16| {
+        let ends = [local, remote].map(|port| format!(":{port:04X}"));
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = rows.find(|row| row[1].ends_with(&ends[0]) && row[2].ends_with(&ends[1]));
+        row.map(|row| row[4].to_owned())
+    };
+    let is_read = || {
+        queues(near, far).is_some_and(|queues| queues.starts_with("00000000:"))
+            && queues(far, near).is_some_and(|queues| queues.ends_with(":00000000"))
+    };
+    let start = Instant::now();
+    while !is_read() {
+        assert!(start.elapsed() < LIMIT, "data is not read");
+        thread::yield_now();
+    }
+}
+
+const SEGMENT_BYTES: usize = 6000;
+
+// MPA-5.2-1, DDP-5.4-1: octets are placed as they arrive, in their buffer only.
+#[test]
+fn segment_without_crc_may_be_cut_anywhere() {
+    let mut far = End::without_crc(SEGMENT_BYTES + 2);
+    let (mut peer, _connection) = raw_peer_with(&mut far, false);
+    peer.set_nodelay(true).unwrap();
+    let (stag, address) = (far.mr.remote_token(), far.buffer.address());
+    let length = write_fpdu(stag, address, &[0; SEGMENT_BYTES]).len();
+    let header = length - 4 - SEGMENT_BYTES;
+    let cuts = (0..60).chain((60..length - 100).step_by(97)).chain(length - 100..length);
+    for (round, cut) in cuts.enumerate() {
+        let value = (round % 250) as u8 + 1;
+        let octets = write_fpdu(stag, address + 1, &[value; SEGMENT_BYTES]);
+        peer.write_all(&octets[..cut]).unwrap();
+        let placed = cut.saturating_sub(header).min(SEGMENT_BYTES);
+        if placed > 0 {
+            await_octet(&far, placed, value);
+        }
+        peer.write_all(&octets[cut..]).unwrap();
+        await_octet(&far, SEGMENT_BYTES, value);
+        let mut data = vec![0; SEGMENT_BYTES + 2];
+        far.buffer.read_at(0, &mut data);
+        let (first, last) = (data[0], data[SEGMENT_BYTES + 1]);
+        assert_eq!((first, last), (0, 0), "outside of the segment, cut at {cut}");
+        assert!(data[1..=SEGMENT_BYTES].iter().all(|octet| *octet == value), "cut at {cut}");
+    }
+}
+
+/// Receives the Terminate of `far`, whose octets have no valid CRC.
+fn terminate_without_crc(peer: &mut TcpStream) -> ErrorNumber {
+    let (mut decoder, mut input) = (Decoder::new(false, false), vec![0; 4096]);
+    loop {
+        let count = peer.read(&mut input).unwrap();
+        assert!(count > 0, "FIN without a Terminate");
+        let mut rest = &input[..count];
+        while let Some(ulpdu) = decoder.next(&mut rest).unwrap() {
+            if let Inbound::Terminate { payload, .. } = parse(ulpdu).unwrap() {
+                let parsed = ReceivedTerminate::parse(payload, TerminatePhase::Operation);
+                return parsed.unwrap().rfc.number;
+            }
+        }
+    }
+}
+
+// DDP-7.1-1: all of a segment is checked before its first octet is placed, also if it arrives in parts.
+#[test]
+fn refused_segment_in_parts_is_not_placed() {
+    const BYTES: usize = SEGMENT_BYTES;
+    type Name = fn(&End, &Mr) -> (u32, u64);
+    let cases: [(&str, Name, WireError); 5] = [
+        (
+            "foreign",
+            |far, _| (far.mr.remote_token() ^ 0x100, far.buffer.address()),
+            WireError::TaggedInvalidStag,
+        ),
+        (
+            "too short",
+            |far, _| (far.mr.remote_token(), far.buffer.address() + 1),
+            WireError::TaggedBounds,
+        ),
+        (
+            "before the start",
+            |far, _| (far.mr.remote_token(), far.buffer.address() - 1),
+            WireError::TaggedBounds,
+        ),
+        ("wraps", |far, _| (far.mr.remote_token(), u64::MAX - 9), WireError::TaggedWrap),
+        (
+            "read-only",
+            |far, readable| (readable.remote_token(), far.buffer.address()),
+            WireError::TaggedInvalidStag,
+        ),
+    ];
+    for (name, target, error) in cases {
+        let mut far = End::without_crc(BYTES);
+        let readable = far.pd.create_mr(false).unwrap();
+        let rights = MrFlags::ALLOW_REMOTE_READ;
+        readable.register(&far.buffer, 0, BYTES, rights).unwrap();
+        let (mut peer, _connection) = raw_peer_with(&mut far, false);
+        let (stag, offset) = target(&far, &readable);
+        let octets = write_fpdu(stag, offset, &[7; BYTES]);
+        for part in octets.chunks(BYTES / 3) {
+            peer.write_all(part).unwrap();
+            await_read(&peer);
+        }
+        assert_eq!(terminate_without_crc(&mut peer), error.number(), "{name}");
+        let mut data = vec![0; BYTES];
+        far.buffer.read_at(0, &mut data);
+        assert!(data.iter().all(|octet| *octet == 0), "{name}");
+    }
+}
+
+// NDK-MEM-9, DDP-7.1-1: nothing is placed after a deregistration.
+#[test]
+fn region_is_deregistered_within_a_segment() {
+    let mut far = End::without_crc(SEGMENT_BYTES);
+    let (mut peer, _connection) = raw_peer_with(&mut far, false);
+    let octets = write_fpdu(far.mr.remote_token(), far.buffer.address(), &[7; SEGMENT_BYTES]);
+    let (first, rest) = octets.split_at(5000);
+    let placed = first.len() - (octets.len() - 4 - SEGMENT_BYTES);
+    peer.write_all(first).unwrap();
+    await_octet(&far, placed - 1, 7);
+    let (sender, receiver) = channel();
+    if far.mr.deregister(move || sender.send(()).unwrap()) == NtStatus::PENDING {
+        receiver.recv_timeout(LIMIT).unwrap();
+    }
+    peer.write_all(rest).unwrap();
+    assert_eq!(terminate_without_crc(&mut peer), WireError::TaggedInvalidStag.number());
+    let mut data = vec![0; SEGMENT_BYTES - placed];
+    far.buffer.read_at(placed, &mut data);
+    assert!(data.iter().all(|octet| *octet == 0), "octets placed after the deregistration");
 }
 
 /// Sends a Read Request for the whole buffer of the end.

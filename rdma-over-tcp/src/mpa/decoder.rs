@@ -5,6 +5,9 @@
 //! Linux siw, for example, sends the CRC in a separate segment. Streams with markers are always gathered, because a
 //! marker splits the ULPDU; this side requests markers only if configured to.
 //!
+//! Without CRCs and markers the caller may take an FPDU in parts, as its octets arrive ([`Decoder::start`]): nothing is
+//! gathered.
+//!
 //! A pad may have any content; it counts for the CRC only (MPA-4.1-2). With CRC off the field is skipped (MPA-4.1-4).
 //! Markers are compared with the chain of lengths after the CRC is verified (RFC 5044 §8, code 3).
 
@@ -38,6 +41,26 @@ pub struct DecoderCounters {
     pub octets_staged: u64,
 }
 
+/// Start of an FPDU that does not end in the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FpduStart<'i> {
+    /// Octets of the whole ULPDU.
+    pub ulpdu_octets: usize,
+    /// Octets of the ULPDU in the input.
+    pub octets: &'i [u8],
+}
+
+/// FPDU that is taken in parts.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// Octets of the ULPDU that are left.
+    ulpdu: usize,
+    /// Octets of the pad and the CRC field that are left.
+    trailer: usize,
+    /// Octets of the FPDU.
+    octets: usize,
+}
+
 /// FPDU decoder of one direction of a TCP stream.
 #[derive(Debug)]
 pub struct Decoder {
@@ -50,6 +73,8 @@ pub struct Decoder {
     stage: Vec<u8>,
     /// True if `stage` holds an FPDU that was delivered; the next call clears it.
     stage_delivered: bool,
+    /// FPDU that is taken in parts.
+    open: Option<Open>,
     /// Octets of the marker in progress.
     marker: [u8; MARKER_OCTETS],
     marker_octets_read: usize,
@@ -71,6 +96,7 @@ impl Decoder {
             crc: Crc32c::new(),
             stage: Vec::new(),
             stage_delivered: false,
+            open: None,
             marker: [0; MARKER_OCTETS],
             marker_octets_read: 0,
             marker_octets: 0,
@@ -92,7 +118,65 @@ impl Decoder {
 
     /// True if no FPDU is in progress: a graceful close is allowed at this point.
     pub fn is_between_fpdus(&self) -> bool {
-        (self.stage.is_empty() || self.stage_delivered) && self.marker_octets_read == 0
+        let is_stage_free = self.stage.is_empty() || self.stage_delivered;
+        is_stage_free && self.marker_octets_read == 0 && self.open.is_none()
+    }
+
+    /// Returns true if `input` continues an FPDU that is taken in parts, or begins one that may be.
+    #[inline]
+    pub fn has_part(&self, input: &[u8]) -> bool {
+        self.open.is_some() || !self.check_crc && self.start(input).is_some()
+    }
+
+    /// Returns the start of the FPDU that begins with `input` and does not end in it, if it may be taken in parts.
+    ///
+    /// Call [`Decoder::open`] to do so. [`Decoder::next`] gathers the FPDU instead.
+    pub fn start<'i>(&self, input: &'i [u8]) -> Option<FpduStart<'i>> {
+        let has_checks = self.check_crc || self.grid.is_some();
+        if has_checks || self.failed.is_some() || !self.is_between_fpdus() {
+            return None;
+        }
+        let (&length, rest) = input.split_first_chunk()?;
+        let extent = Extent::new(length);
+        let octets = &rest[..rest.len().min(extent.ulpdu_octets)];
+        (input.len() < extent.fpdu())
+            .then_some(FpduStart { ulpdu_octets: extent.ulpdu_octets, octets })
+    }
+
+    /// Consumes `input`, for which [`Decoder::start`] has returned the start of an FPDU. The rest of the FPDU is taken
+    /// by [`Decoder::take_open`].
+    pub fn open(&mut self, input: &mut &[u8]) {
+        let Some((&length, rest)) = input.split_first_chunk() else { return };
+        let extent = Extent::new(length);
+        let octets = extent.fpdu();
+        let ulpdu = extent.ulpdu_octets;
+        let trailer = octets.saturating_sub(LENGTH_OCTETS + ulpdu);
+        self.open = Some(Open { ulpdu, trailer, octets });
+        let mut rest = rest;
+        self.take_open(&mut rest);
+        *input = rest;
+    }
+
+    /// Consumes octets of `input` up to the end of the FPDU that is taken in parts, and returns those of its ULPDU;
+    /// `None`: there is none.
+    pub fn take_open<'i>(&mut self, input: &mut &'i [u8]) -> Option<&'i [u8]> {
+        let open = self.open.as_mut()?;
+        let (taken, rest) = input.split_at(open.ulpdu.min(input.len()));
+        open.ulpdu -= taken.len();
+        let rest = if open.ulpdu == 0 {
+            let skipped = open.trailer.min(rest.len());
+            open.trailer -= skipped;
+            &rest[skipped..]
+        } else {
+            rest
+        };
+        if open.ulpdu + open.trailer == 0 {
+            self.counters.fpdus += 1;
+            self.counters.octets += open.octets as u64;
+            self.open = None;
+        }
+        *input = rest;
+        Some(taken)
     }
 
     /// Consumes octets of `input` up to the end of one FPDU and returns its ULPDU.
@@ -133,6 +217,7 @@ impl Decoder {
     fn fail(&mut self, input: &mut &[u8], error: MpaError) -> MpaError {
         *input = &[];
         self.failed = Some(error);
+        self.open = None;
         self.stage = Vec::new();
         error
     }

@@ -41,7 +41,7 @@ mod marker;
 pub mod slab;
 pub mod startup;
 
-pub use decoder::{Decoder, DecoderCounters, STAGE_OCTETS_MAX};
+pub use decoder::{Decoder, DecoderCounters, FpduStart, STAGE_OCTETS_MAX};
 pub use encoder::{Encoder, Fpdu};
 pub use gather::{GatherList, Payload, Source};
 pub use slab::Slab;

@@ -118,6 +118,42 @@ proptest! {
         prop_assert_eq!(received, ulpdus);
     }
 
+    // MPA-4.1-4, MPA-5.2-1: FPDUs taken in parts have the octets of gathered ones, in any segmentation.
+    #[test]
+    fn parts_are_the_ulpdu(
+        ulpdus in ulpdus(),
+        cuts in vec_of(any::<Index>(), 0..12),
+        takes in vec_of(any::<bool>(), 1..8),
+    ) {
+        let stream = stream_of(&ulpdus, false, false);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+        cuts.extend([0, stream.len()]);
+        cuts.sort_unstable();
+        let mut decoder = Decoder::new(false, false);
+        let (mut received, mut takes) = (Vec::<Vec<u8>>::new(), takes.iter().cycle());
+        for cut in cuts.windows(2) {
+            let mut input = &stream[cut[0]..cut[1]];
+            while !input.is_empty() {
+                if let Some(part) = decoder.take_open(&mut input) {
+                    received.last_mut().unwrap().extend_from_slice(part);
+                } else if let Some(start) = decoder.start(input)
+                    && *takes.next().unwrap()
+                {
+                    prop_assert_eq!(start.ulpdu_octets, ulpdus[received.len()].len());
+                    received.push(start.octets.to_vec());
+                    decoder.open(&mut input);
+                    prop_assert!(input.is_empty());
+                } else if let Some(ulpdu) = decoder.next(&mut input).unwrap() {
+                    received.push(ulpdu.to_vec());
+                }
+            }
+        }
+        prop_assert!(decoder.is_between_fpdus());
+        prop_assert_eq!(decoder.counters().fpdus, ulpdus.len() as u64);
+        prop_assert_eq!(decoder.counters().octets, stream.len() as u64);
+        prop_assert_eq!(received, ulpdus);
+    }
+
     // Copied or lent, in any pieces and after any other FPDU: the octets are the same.
     #[test]
     fn copied_and_lent_payload_encode_equally(

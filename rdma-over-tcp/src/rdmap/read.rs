@@ -98,6 +98,11 @@ impl PendingRead {
         self.is_in_message
     }
 
+    /// Octets of the response received so far.
+    pub const fn received(&self) -> u32 {
+        self.received
+    }
+
     /// Compares a segment of the response with the request (RDM-5.2.2-5): STag, next offset, and length if it is the
     /// last. The sink needs no remote write access for that. Returns the offset of the payload from the start of the
     /// sink, in octets, and true if the read is complete.

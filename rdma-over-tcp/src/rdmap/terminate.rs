@@ -55,23 +55,25 @@ impl Terminate {
     /// DDP header and the length. Protection errors have the Read Request header, too. A ULPDU shorter than its DDP
     /// header is not returned.
     pub fn for_ulpdu(error: WireError, ulpdu: &[u8]) -> Self {
-        let terminate = Self::new(error);
+        let Some(header) = HeaderCopy::of(ulpdu) else { return Self::new(error) };
+        let terminate = Self::for_segment(error, header, ulpdu.len());
         let ErrorNumber { layer, etype, code: _ } = terminate.number;
-        let Some(header) = HeaderCopy::of(ulpdu) else { return terminate };
-        if layer >= 2 || etype == 0 {
-            return terminate;
-        }
         let opcode = header.segment().and_then(|it| Opcode::from_control(it.ulp()).ok());
         let is_read_request = opcode == Some(Opcode::ReadRequest);
         let request = || ulpdu[header.len()..].first_chunk().map(ReadRequest::from_octets);
         let read_request =
             if (layer, etype) == (0, 1) && is_read_request { request() } else { None };
-        Self {
-            segment_octets: u16::try_from(ulpdu.len()).ok(),
-            header: Some(header),
-            read_request,
-            ..terminate
+        Self { read_request, ..terminate }
+    }
+
+    /// As [`Terminate::for_ulpdu`], for a ULPDU of `octets` octets with this DDP header, which is no Read Request.
+    pub fn for_segment(error: WireError, header: HeaderCopy, octets: usize) -> Self {
+        let terminate = Self::new(error);
+        let ErrorNumber { layer, etype, code: _ } = terminate.number;
+        if layer >= 2 || etype == 0 {
+            return terminate;
         }
+        Self { segment_octets: u16::try_from(octets).ok(), header: Some(header), ..terminate }
     }
 
     /// Creates a Terminate for a Read Request with this DDP header, of which `left` cannot be answered (RDM-7.1-4).

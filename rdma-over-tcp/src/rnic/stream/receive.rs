@@ -2,14 +2,18 @@
 //!
 //! The CRC of each ULPDU was verified before. All checks precede the placement of the first byte. A message is
 //! delivered with its last segment. In an in-order stream all of it is placed by then.
+//!
+//! Without CRCs the payload of a long segment is placed as it arrives ([`parts`]).
 
 mod behind;
 mod counted;
 mod extensions;
+mod parts;
 mod private;
 
 use alloc::boxed::Box;
 
+use self::parts::OpenSegment;
 use super::{
     failure::Failure,
     inbound_read::{InboundRead, InboundRequest},
@@ -64,6 +68,8 @@ pub(super) struct Receiver {
     /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
+    /// Segment whose payload is placed in parts.
+    open: Option<OpenSegment>,
 }
 
 /// Outcome of the FPDUs of an input, except placed bytes and completions.
@@ -106,6 +112,7 @@ impl Receiver {
             write_octets: 0,
             write_region: None,
             local_region: None,
+            open: None,
         }
     }
 
@@ -171,6 +178,12 @@ impl Receiver {
     ) -> Result<Received, Box<Failure>> {
         let mut may_send = false;
         while !input.is_empty() {
+            if decoder.has_part(input)
+                && let Some(sends) = self.take_part(objects, id, transmitter, decoder, input)?
+            {
+                may_send |= sends;
+                continue;
+            }
             let ulpdu = match decoder.next(input) {
                 Ok(Some(ulpdu)) => ulpdu,
                 Ok(None) => break,
