@@ -15,6 +15,7 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     adapter,
     cmd::{
+        capture::{self, CaptureArgs},
         completions::{self, CompletionsArgs},
         doctor::{self, DoctorArgs},
         hand_over::{self, OffloadArgs, UploadArgs},
@@ -68,6 +69,7 @@ pub struct Cli {
 #[allow(missing_docs, reason = "a comment on a variant would replace its help")]
 pub enum Command {
     Bench(Box<BenchArgs>),
+    Capture(CaptureArgs),
     Completions(CompletionsArgs),
     Doctor(DoctorArgs),
     Down(DownArgs),
@@ -104,6 +106,7 @@ impl Command {
                 DocumentTo::Stdout,
                 false,
             ),
+            Self::Capture(args) => ("capture", args.output, DocumentTo::Stdout, false),
             Self::Completions(_) => (
                 "completions",
                 OutputArgs { quiet: false, trace: false, json: false },
@@ -163,6 +166,7 @@ impl Command {
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
             Self::Bench(args) => flue_bench::run(args, version::BUILD, console),
+            Self::Capture(args) => capture::run(args, console),
             Self::Completions(args) => completions::run(args, &mut command(), console),
             Self::Doctor(args) => doctor::run(args, console),
             Self::Down(args) => down::run(args, console),

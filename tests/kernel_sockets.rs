@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flue_test_support::capture;
 use flue_test_support::flue::{ORDINARY_USER_ID, Scratch, command};
@@ -20,6 +20,7 @@ use rdma_over_tcp::ndk::{
     ReadLimit, Sge, SocketsConfig, open_sockets,
 };
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use serde_json::Value;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tool("ip")];
@@ -68,6 +69,51 @@ fn rping_toward_a_peer_without_ird_names_it() {
     });
     let said = server.all_lines(LIMIT);
     assert!(said.contains("RDMA Read: the peer's IRD is 0, expected at least 1"), "{said}");
+}
+
+// The server compares the data of a client only with -V.
+#[test]
+fn validating_server_detects_wrong_data() {
+    if lacks(NEEDS) {
+        return;
+    }
+    for (option, status) in [("-V", 1), ("", 0)] {
+        let host = machine();
+        let line = format!("rping -s --transport kernel -a 127.0.0.1 -p 7001 -S 32 -v {option}");
+        let mut server = start(&host, &line);
+        server.expect_line("listening:", LIMIT);
+        host.run(|| {
+            let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+            let waiter = &mut adapter.clone();
+            let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
+            let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+            let (mr, buffer) = (pd.create_mr(false).unwrap(), adapter.allocate(48).unwrap());
+            let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ;
+            mr.register(&buffer, 0, 48, rights).unwrap();
+            // The last letter is wrong.
+            buffer.write_at(0, b"rdma-ping-0: ABCDEFGHIJKLMNOPQ!\0");
+            let go_ahead =
+                Sge { address: buffer.address() + 32, length: 16, token: mr.local_token() };
+            qp.receive(2, &[go_ahead]).unwrap();
+            let (local, limit) =
+                (([127, 0, 0, 1], 7001).into(), ReadLimit { inbound: 1, outbound: 1 });
+            let connection = Connection::connect(waiter, &qp, local, limit, &[]).unwrap();
+            let (address, token) = (buffer.address().to_be_bytes(), mr.local_token().to_be_bytes());
+            let advert = [&address[..], &token, &32u32.to_be_bytes()].concat();
+            qp.send(1, Data::Inline(&[&advert]), OpFlags::empty()).unwrap();
+            if status == 1 {
+                server.expect_exit(1, LIMIT);
+                let said = server.all_lines(LIMIT);
+                let expected = "rping: ping 0: client's data: octet 30: 0x21, expected 0x52";
+                assert!(said.contains(expected), "{said}");
+            } else {
+                server.expect_line("server ping data: rdma-ping-0: ABCDEFGHIJKLMNOPQ!", LIMIT);
+                drop(connection);
+                server.signal(Signal::INT);
+                server.wait(LIMIT);
+            }
+        });
+    }
 }
 
 #[test]
@@ -413,4 +459,89 @@ fn lossy_wire() {
     server.join().unwrap();
     let wire = wire.finish();
     assert!(wire.to_right("lost") > 100 && wire.to_left("lost") > 100, "{wire:?}");
+}
+
+// Counters of both directions, the kernel's timers and memory, and a capture that starts and stops while pings run.
+#[test]
+fn running_pair_is_listed_and_captured() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let flue = |line: &str| {
+        let mut command = command(FLUE, line);
+        command.env("XDG_RUNTIME_DIR", scratch.file("")).current_dir(scratch.file(""));
+        command
+    };
+    let run = |line: &str| {
+        let output = host.run(|| flue(line).output().unwrap());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let mut server =
+        Process::start(&host, flue("rping -s --transport kernel -S 4096"), Output::Lines);
+    server.expect_line("listening:", LIMIT);
+    let line = "rping -c --transport kernel -a 127.0.0.1 -S 4096";
+    let mut client = Process::start(&host, flue(line), Output::Lines);
+    let deadline = Instant::now() + LIMIT;
+    let listed = |pid: u32, is_so: &dyn Fn(&Value) -> bool| loop {
+        let (status, text) = run(&format!("ss --json -emo --node {pid}"));
+        let node = serde_json::from_str::<Value>(&text).unwrap()["result"]["nodes"][0].take();
+        if status == Some(0) && is_so(&node) {
+            return node;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+    };
+    // The server reads and writes; the client sends its advertisements.
+    let number =
+        |node: &Value, key: &str| node["connections"][0]["rdma"][key].as_u64().unwrap_or(0);
+    let of_server =
+        listed(server.id(), &|it| number(it, "writes") > 9 && number(it, "receives_posted") > 0);
+    let of_client = listed(client.id(), &|it| number(it, "writes_placed") > 9);
+    for (node, messages, bytes) in [
+        (&of_server, "writes", "write_bytes"),
+        (&of_client, "writes_placed", "write_bytes_placed"),
+        (&of_client, "read_responses", "read_response_bytes"),
+    ] {
+        let size = number(node, bytes).checked_div(number(node, messages)).unwrap_or(0);
+        assert!((2048..=4096).contains(&size), "{messages}: {node}");
+    }
+    assert!(number(&of_server, "read_bytes") >= 9 * 4096, "{of_server}");
+    assert!(number(&of_client, "send_bytes") >= 16 * 9, "{of_client}");
+    let connection = &of_client["connections"][0];
+    assert!(connection["inode"].as_u64() > Some(0), "{connection}");
+    assert!(connection["memory"]["receive_max_bytes"].as_u64() > Some(0), "{connection}");
+    assert!(connection["timers"].is_array(), "{connection}");
+    let (status, text) = run("ss -s");
+    assert_eq!(status, Some(0));
+    assert!(text.starts_with("Nodes: 2\n") && text.contains("LISTEN 1"), "{text}");
+    let (_, text) = run(&format!("ss -eimo --node {}", client.id()));
+    for word in ["program:flue", "uid:", "ino:", "skmem:(r", "writes_placed:", "send_bytes:"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+
+    let node = client.id();
+    let file = scratch.file(&format!("flue-kernel-{node}.pcapng"));
+    let (status, text) = run(&format!("capture start --node {node}"));
+    assert_eq!((status, text), (Some(0), format!("capture {}: started\n", file.display())));
+    let (status, _) = run(&format!("capture start --node {node}"));
+    assert_eq!(status, Some(1), "a second capture of the node");
+    listed(node, &|it| it["capture"]["frames"].as_u64() > Some(100));
+    let (status, text) = run("capture stop --json");
+    assert_eq!(status, Some(0), "{text}");
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let frames = document["result"]["captures"][0]["frames"].as_u64().unwrap();
+    let recorded = capture::segments(&capture::read(&file).unwrap());
+    assert_eq!(recorded.len() as u64, frames, "{text}");
+    // Data of a connection that was established before, in both directions.
+    for from in [true, false] {
+        let data = recorded.iter().filter(|it| (it.to.port() == 7174) == from);
+        let bytes: u32 = data.map(|it| it.payload_bytes).sum();
+        assert!(bytes > 10_000, "{bytes} bytes, to the server: {from}");
+    }
+    assert_eq!(run("capture stop").0, Some(1), "none is running");
+    listed(node, &|it| it["capture"].is_null());
+
+    client.signal(Signal::INT);
+    client.wait(LIMIT);
+    server.wait(LIMIT);
 }

@@ -76,6 +76,16 @@ fn ss_lists_listeners_and_connections() {
         let found = lines[2].split_whitespace().any(|other| other.starts_with(word));
         assert!(found, "{word}: {text}");
     }
+    let text = bench.run_once("ss -emo").out;
+    let below = text.lines().nth(2).expect(&text);
+    let process = format!("pid:{}", flue.id());
+    for word in ["uid:0", "program:flue", &process, "node:tap2", "handle:", "skmem:(r0,rb"] {
+        assert!(below.split_whitespace().any(|other| other.starts_with(word)), "{word}: {text}");
+    }
+    assert_eq!(one["timers"], Value::Array(Vec::new()), "no data in flight: {one}");
+    assert!(one["memory"]["receive_max_bytes"].as_u64() > Some(0), "{one}");
+    let text = bench.run_once("ss -s").out;
+    assert!(text.contains("TCP:   1 (ESTAB 1)"), "{text}");
     assert_eq!(bench.run_once("ss dport = :1").out.lines().count(), 1, "only the heading");
     assert!(bench.connections("--node tap2 offload inhost").is_empty());
     let unknown = bench.run_once("ss --node tap9");

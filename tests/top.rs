@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use flue_test_support::bench::{Bench, START};
+use flue_test_support::capture;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::process::Output;
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,7 +19,7 @@ fn on_terminal(bench: &Bench, line: &str, steps: &[String]) {
     let mut command = Command::new("python3");
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/top.py")).args(steps);
     command.arg("--").arg(FLUE).args(line.split_whitespace());
-    command.env("XDG_RUNTIME_DIR", bench.runtime.file(""));
+    command.env("XDG_RUNTIME_DIR", bench.runtime.file("")).current_dir(bench.runtime.file(""));
     let output = command.output().expect("python3 starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{line} {steps:?}: {errors}");
@@ -39,6 +40,11 @@ fn top_shows_a_connection_and_restores_the_terminal() {
         format!("wait={peer}"),
         "wait=1 connection ".into(),
         "wait=Offloaded".into(),
+        "send=c".into(),
+        format!("wait=flue-tap2-{}.pcapng", flue.id()),
+        "wait= frames".into(),
+        "send=c".into(),
+        "gone=capture flue-".into(),
         "send=u".into(),
         "wait=Offloaded to InHost in".into(),
         "wait=the host stack has the connection".into(),
@@ -52,6 +58,8 @@ fn top_shows_a_connection_and_restores_the_terminal() {
         "exit=0".into(),
     ];
     on_terminal(&bench, "top --interval 0.1", &steps);
+    let file = bench.runtime.file(&format!("flue-tap2-{}.pcapng", flue.id()));
+    capture::read(&file).expect("a capture");
     let end = ["wait=tap2", "signal=15", "exit=0"].map(str::to_owned);
     on_terminal(&bench, "top --interval 0.1 --node tap2", &end);
     on_terminal(&bench, "top --interval 0.1", &["wait=tap2", "hangup=0"].map(str::to_owned));

@@ -4,9 +4,11 @@
 //! until the end of the process, whose exit status it determines ([`take_failure`]).
 
 use std::{
-    fs::File,
+    ffi::OsString,
+    fs::{File, OpenOptions},
     io::{self, Write},
-    path::Path,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
@@ -80,6 +82,49 @@ impl Write for OutputFile {
     }
 }
 
+/// Capture file of a running node. Its errors are reported by the control socket, and do not determine the exit status.
+#[derive(Debug)]
+pub(crate) struct CaptureFile(Guarded<File>);
+
+impl CaptureFile {
+    /// Creates the file with mode 0600. An existing file or link of any user is refused.
+    ///
+    /// # Errors
+    /// AlreadyExists, and other errors of the file system.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        // O_EXCL does not follow a link either.
+        options.write(true).create_new(true).mode(0o600);
+        let file = options.open(path)?;
+        Ok(Self(File::from(move_to_high_number(file.into())).into()))
+    }
+}
+
+impl Write for CaptureFile {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        match self.0.is_intact() {
+            true => self.0.write(octets),
+            false => Err(Errno::BADF.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Returns the file name of a queue: `path` itself for the first queue, then `name.1.ext` and so on.
+pub(crate) fn of_queue(path: &Path, queue: usize) -> PathBuf {
+    let Some(stem) = path.file_stem().filter(|_| queue > 0) else { return path.to_owned() };
+    let mut name = OsString::from(stem);
+    name.push(format!(".{queue}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
 fn failure(name: &str, error: &io::Error) -> Error {
     Error::operation(format!("{name}: {error}"))
 }
@@ -94,6 +139,36 @@ pub fn take_failure() -> Option<Error> {
 mod tests {
     use super::*;
     use crate::error::Cause;
+
+    #[test]
+    fn capture_of_an_existing_file_or_link_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let directory = std::env::temp_dir().join(format!("flue-capture-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let [file, link, dangling] = ["file", "link", "dangling"].map(|name| directory.join(name));
+        CaptureFile::create(&file).unwrap().write_all(b"x").unwrap();
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        symlink(&file, &link).unwrap();
+        symlink(directory.join("absent"), &dangling).unwrap();
+        for path in [&file, &link, &dangling] {
+            let kind = CaptureFile::create(path).unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::AlreadyExists, "{path:?}");
+        }
+        assert!(!directory.join("absent").exists(), "a link was followed");
+        assert_eq!(std::fs::read(&file).unwrap(), b"x");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn each_queue_has_files_of_its_own() {
+        let of = |path: &str, queue| of_queue(path.as_ref(), queue).display().to_string();
+        assert_eq!(of("/tmp/run.pcapng", 0), "/tmp/run.pcapng");
+        assert_eq!(of("/tmp/run.pcapng", 1), "/tmp/run.1.pcapng");
+        assert_eq!(of("run.v2.csv", 15), "run.v2.15.csv");
+        assert_eq!(of("trace", 2), "trace.2");
+    }
 
     // One test only: the failure is global to the process.
     #[test]

@@ -315,7 +315,9 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
         }
     }
     if let Some(table) = text::system_calls(report) {
-        console.print(format_args!("\nSystem calls under strace\n{table}"));
+        console.print(format_args!(
+            "\nSystem calls of flue under strace, per message and per MB\n{table}"
+        ));
     }
     let ResampleCounts { again, slow } = report.resampled;
     if again + slow > 0 {

@@ -51,14 +51,14 @@ impl EndCalls {
     }
 
     /// Returns the three most frequent calls, each with its number per message.
-    pub(super) fn most_frequent(&self, messages: u64) -> String {
+    pub(super) fn most_frequent(&self, messages: u64) -> Vec<String> {
         let mut names: Vec<_> = self.by_name.iter().collect();
         names.sort_by(|a, b| b.1.cmp(a.1));
         let each = |(name, count): &(&String, &u64)| {
             let per_message = three_digits(**count as f64 / messages.max(1) as f64);
             format!("{name} {per_message}")
         };
-        names.iter().take(3).map(each).collect::<Vec<_>>().join(", ")
+        names.iter().take(3).map(each).collect()
     }
 }
 
@@ -132,7 +132,7 @@ strace: Process 7 attached
         let end = EndCalls::between(&short, &long);
         assert_eq!(end.by_name, Counts::from([("readv".into(), 40), ("ppoll".into(), 10)]));
         assert_eq!(end.sum(), 50);
-        assert_eq!(end.most_frequent(100), "readv 0.400, ppoll 0.100");
+        assert_eq!(end.most_frequent(100), ["readv 0.400", "ppoll 0.100"]);
         let calls = Calls {
             id: "x".into(),
             title: "x".into(),

@@ -6,7 +6,7 @@ use flue_report::{
 };
 
 use super::{
-    contest::{Metric, Panel},
+    contest::{Bound, Metric, Panel},
     outcome::{Contest, Line, Report},
     stats::Summary,
 };
@@ -30,54 +30,55 @@ const fn verdict(met: Option<bool>) -> &'static str {
     }
 }
 
-/// Returns the table of goals.
+/// Returns the table of goals. Each row and metric begins with flue, and its unit; the peers follow. A stretch goal has
+/// a line of its own.
 pub(super) fn rows(report: &Report) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("row", Left),
-        ("unit", Left),
-        ("flue median (min..max)", Right),
-        ("peer", Left),
         ("median (min..max)", Right),
-        ("ratio", Right),
+        ("unit/ratio", Right),
         ("goal", Left),
-        ("", Left),
-        ("stretch", Left),
-        ("", Left),
     ]);
-    for (contest, line) in report.lines() {
-        let Line {
-            metric,
-            unit,
-            flue,
-            peer,
-            other,
-            ratio,
-            goal,
-            met,
-            progress: _,
-            stretch,
-            stretch_met,
-        } = line;
-        let bound = |bound: &Option<super::contest::Bound>| {
-            bound.map_or_else(String::new, |bound| bound.shown(*metric))
-        };
-        let judged = |bound: bool, met| if bound { verdict(met).to_owned() } else { String::new() };
-        table.row([
+    let lines: Vec<_> = report.lines().collect();
+    let is_same = |one: &(&Contest, &Line), other: &(&Contest, &Line)| {
+        one.0.id == other.0.id && one.1.metric == other.1.metric
+    };
+    for group in lines.chunk_by(is_same) {
+        let [(contest, first), ..] = group else { continue };
+        let own = group.iter().find(|(_, line)| line.peer.is_none());
+        let row = [
             contest.id.clone(),
-            (*unit).to_owned(),
-            range(*metric, *flue),
-            peer.clone().unwrap_or_default(),
-            peer.as_ref().map_or_else(String::new, |_| range(*metric, *other)),
-            peer.as_ref()
-                .map_or_else(String::new, |_| cell(ratio.map(|it| three_digits(it.ratio)))),
-            bound(goal),
-            judged(goal.is_some(), *met),
-            bound(stretch),
-            judged(stretch.is_some(), *stretch_met),
-        ]);
+            range(first.metric, first.flue),
+            first.unit.to_owned(),
+            own.map_or_else(String::new, |(_, line)| judged(line, line.goal, line.met)),
+        ];
+        table.row(row);
+        stretch(&mut table, own.map(|(_, line)| *line));
+        for (_, line) in group {
+            let Some(peer) = &line.peer else { continue };
+            table.row([
+                format!("  {peer}"),
+                range(line.metric, line.other),
+                cell(line.ratio.map(|it| three_digits(it.ratio))),
+                judged(line, line.goal, line.met),
+            ]);
+            stretch(&mut table, Some(line));
+        }
     }
     table
+}
+
+/// Adds the stretch goal of a line.
+fn stretch(table: &mut Table, line: Option<&Line>) {
+    let Some((line, bound)) = line.and_then(|line| Some((line, line.stretch?))) else { return };
+    let (bound, verdict) = (bound.shown(line.metric), verdict(line.stretch_met));
+    table.row(["    stretch".into(), bound, String::new(), verdict.into()]);
+}
+
+/// Formats a bound and its verdict.
+fn judged(line: &Line, bound: Option<Bound>, met: Option<bool>) -> String {
+    bound.map_or_else(String::new, |it| format!("{} {}", it.shown(line.metric), verdict(met)))
 }
 
 /// Returns the table of a chart: one line per point, one column per contestant.
@@ -137,32 +138,36 @@ pub(super) fn names_of(points: &[&Contest]) -> Vec<String> {
     names
 }
 
-/// Returns the table of system calls.
+/// Returns the table of system calls: one line per end, and one more for each further call.
 pub(super) fn system_calls(report: &Report) -> Option<Table> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("row", Left),
-        ("message", Right),
+        ("size", Right),
         ("end", Left),
-        ("calls/message", Right),
-        ("calls/MB", Right),
-        ("most frequent, per message", Left),
+        ("/message", Right),
+        ("/MB", Right),
+        ("most frequent", Left),
     ]);
     for calls in &report.system_calls {
         for (name, end) in calls.ends() {
             let rates = calls.rates(end);
-            let what = match &calls.error {
-                Some(why) => why.clone(),
+            let frequent = match &calls.error {
+                Some(why) => vec![why.clone()],
                 None => end.most_frequent(calls.messages),
             };
+            let mut frequent = frequent.into_iter();
             table.row([
                 calls.id.clone(),
                 format_bytes(calls.size_bytes),
                 name.to_owned(),
                 cell(rates.map(|(per_message, _)| three_digits(per_message))),
                 cell(rates.map(|(_, per_mbyte)| three_digits(per_mbyte))),
-                what,
+                frequent.next().unwrap_or_default(),
             ]);
+            for call in frequent {
+                table.row([const { String::new() }; 5].into_iter().chain([call]));
+            }
         }
     }
     (!report.system_calls.is_empty()).then_some(table)
@@ -187,6 +192,19 @@ pub(super) fn failures(report: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::tests::report;
+
+    #[test]
+    fn tables_fit_80_columns() {
+        let report = report("not installed");
+        let lines = rows(&report).to_string() + &system_calls(&report).unwrap().to_string();
+        for line in lines.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert!(lines.lines().any(|line| line.starts_with("  libfabric") && line.contains('≥')));
+        assert!(lines.lines().any(|line| line.starts_with("    stretch") && line.contains('≤')));
+        assert!(lines.lines().any(|line| line.trim() == "writev 0.400"), "{lines}");
+    }
 
     #[test]
     fn ranges_need_more_than_one_sample() {

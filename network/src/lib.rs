@@ -16,6 +16,7 @@ pub mod error;
 mod message;
 pub mod namespace;
 pub mod plumb;
+pub mod socket_diag;
 pub mod sysctl;
 mod wait;
 

@@ -5,9 +5,10 @@ use std::fmt;
 
 use flue_network::{Cause, NetError};
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Exit status of a command whose standard output is a broken pipe, as a shell reports it after SIGPIPE.
-pub const BROKEN_PIPE_STATUS: u8 = 128 + 13;
+pub const BROKEN_PIPE_STATUS: u8 = SIGNAL_STATUS + 13;
 
 /// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -28,18 +29,43 @@ pub enum Kind {
 /// Exit status of a run that a signal ended, less the number of the signal, as in a shell.
 const SIGNAL_STATUS: u8 = 128;
 
-/// Exit statuses of failed runs, with their meanings.
-const STATUSES: [(&str, &str); 5] = [
-    ("1", "failure"),
-    ("2", "usage error"),
-    ("3", "missing prerequisite: device node, capability or kernel setting"),
-    ("130", "interrupted by SIGINT; 129: by SIGHUP, 143: by SIGTERM"),
-    ("141", "standard output is a broken pipe"),
-];
+impl Kind {
+    /// Returns the exit status of a run that failed; `signal`: the signal that ended it, 0 if unknown.
+    const fn exit_status(self, signal: u8) -> u8 {
+        match self {
+            Self::Work => 1,
+            Self::Usage => 2,
+            Self::Lacking => 3,
+            // Read from the report of another process, too.
+            Self::Interrupted => SIGNAL_STATUS.saturating_add(signal),
+        }
+    }
+
+    /// Returns the meaning of the exit status in help texts; of [`Kind::Interrupted`], that of SIGINT.
+    fn meaning(self) -> String {
+        let [hangup, terminate] =
+            [SIGHUP, SIGTERM].map(|signal| Failure::interrupted(signal).exit_status());
+        match self {
+            Self::Work => "failure".into(),
+            Self::Usage => "usage error".into(),
+            Self::Lacking => {
+                "missing prerequisite: device node, capability or kernel setting".into()
+            }
+            Self::Interrupted => {
+                format!("interrupted by SIGINT; {hangup}: by SIGHUP, {terminate}: by SIGTERM")
+            }
+        }
+    }
+}
 
 /// Returns the section of help texts that lists the exit statuses of a failed run.
 pub fn failure_status_help() -> String {
-    STATUSES.iter().map(|(status, meaning)| format!("\n  {status:<4} {meaning}")).collect()
+    let of = |failure: Failure| (failure.exit_status(), failure.kind.meaning());
+    let failures =
+        [Failure::work(""), Failure::usage(""), Failure::lacking(""), Failure::interrupted(SIGINT)];
+    let broken_pipe = (BROKEN_PIPE_STATUS, "standard output is a broken pipe".into());
+    let statuses = failures.map(of).into_iter().chain([broken_pipe]);
+    statuses.map(|(status, meaning)| format!("\n  {status:<4} {meaning}")).collect()
 }
 
 /// Returns the section of help texts that lists all exit statuses.
@@ -104,13 +130,7 @@ impl Failure {
 
     /// Returns the exit status.
     pub fn exit_status(&self) -> u8 {
-        match self.kind {
-            Kind::Work => 1,
-            Kind::Usage => 2,
-            Kind::Lacking => 3,
-            // Read from the report of another process, too.
-            Kind::Interrupted => SIGNAL_STATUS.saturating_add(self.signal.unwrap_or(0)),
-        }
+        self.kind.exit_status(self.signal.unwrap_or(0))
     }
 }
 
@@ -175,6 +195,20 @@ mod tests {
         let lines: Vec<&str> = help.lines().skip(1).map(|line| line[..7].trim()).collect();
         assert_eq!(lines, ["0", "1", "2", "3", "130", "141"], "{help}");
         assert!(help.contains("  2    usage error\n"), "{help}");
+        assert!(help.contains("  130  interrupted by SIGINT; 129: by SIGHUP, 143: by SIGTERM\n"));
+    }
+
+    // The table of the JSON documents has the kinds by their names, with their statuses.
+    #[test]
+    fn document_has_the_status_of_each_kind() {
+        let page = include_str!("../../docs/reference/json.md");
+        for failure in [Failure::work("x"), Failure::usage("x"), Failure::lacking("x")] {
+            let kind = serde_json::to_value(failure.kind).unwrap();
+            let row = format!("| `{}` | {} |", kind.as_str().unwrap(), failure.exit_status());
+            assert!(page.contains(&row), "{row}");
+        }
+        let row = format!("| `interrupted` | {SIGNAL_STATUS} + `signal`: 130 for SIGINT |");
+        assert!(page.contains(&row), "{row}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub mod capture;
 pub mod completions;
 pub mod doctor;
 pub mod hand_over;

@@ -5,8 +5,10 @@
 
 pub mod filter;
 mod format;
+mod kernel;
 pub mod listing;
 pub mod rates;
+mod summary;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +19,7 @@ use self::{
     filter::{Filter, States},
     listing::{Listed, Row},
     rates::RateMeter,
+    summary::Summary,
 };
 use crate::{
     control::{
@@ -51,6 +54,8 @@ const NAME: &str = "ss";
 
 Examples:
   flue ss -i
+  flue ss -emo
+  flue ss -s
   flue ss state established dport = :7174
   flue ss offload offloaded dst 10.77.0.0/24
   flue ss --node flue0 -al
@@ -85,11 +90,34 @@ pub struct SsArgs {
     #[arg(short, long)]
     pub processes: bool,
 
+    /// Print user, inode, program, node and handle
+    ///
+    /// Inodes are those of kernel sockets in this network namespace.
+    #[arg(short, long)]
+    pub extended: bool,
+
+    /// Print the memory of the buffers, as ss does
+    ///
+    /// Of offloaded connections, and of kernel sockets in this network namespace.
+    #[arg(short, long)]
+    pub memory: bool,
+
+    /// Print pending timers: kind, remaining time, retransmissions
+    ///
+    /// Of offloaded connections, and of kernel sockets in this network namespace.
+    #[arg(short, long)]
+    pub options: bool,
+
+    /// Print totals by state and data path only
+    #[arg(short, long, conflicts_with_all =
+          ["info", "extended", "memory", "options", "processes", "oneline", "no_header"])]
+    pub summary: bool,
+
     /// Omit the heading
     #[arg(short = 'H', long)]
     pub no_header: bool,
 
-    /// Print each connection on one line, also with -i
+    /// Print each connection on one line, also with -e, -i, -m, -o
     #[arg(short = 'O', long)]
     pub oneline: bool,
 
@@ -107,8 +135,8 @@ pub struct SsArgs {
 
     /// Repeat at this interval, s: 0.1..=3600
     ///
-    /// Until Ctrl-C. The table has the throughput since the previous listing. With --json, each listing is a document
-    /// on one line.
+    /// Until Ctrl-C. The table has the throughput since the previous listing in place of the queues, which -m prints.
+    /// With --json, each listing is a document on one line.
     #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
     pub interval: Option<Duration>,
 
@@ -126,6 +154,14 @@ struct ListedNodes {
     /// Time of the listing since 1970, nanoseconds.
     unix_time_ns: u64,
     nodes: Vec<Listed>,
+    /// Totals of the listed connections.
+    summary: Summary,
+}
+
+impl ListedNodes {
+    fn new(nodes: Vec<Listed>) -> Self {
+        Self { unix_time_ns: unix_time_ns(), summary: Summary::of(&nodes), nodes }
+    }
 }
 
 impl SsArgs {
@@ -144,7 +180,7 @@ impl SsArgs {
     }
 
     fn states(&self) -> States {
-        match (self.all, self.listening) {
+        match (self.all || self.summary, self.listening) {
             (true, _) => States::all(),
             (false, true) => States::listening(),
             (false, false) => States::connected(),
@@ -170,11 +206,12 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
 fn run_once(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let filter = Filter::parse(&args.filter, args.states())?;
     let (nodes, ended) = list(args, &filter, true, console)?;
-    let text = render(args, &nodes);
+    let listed = ListedNodes::new(nodes);
+    let text = render(args, &listed);
     if !text.is_empty() {
         console.print(text.trim_end());
     }
-    console.result(&ListedNodes { unix_time_ns: unix_time_ns(), nodes });
+    console.result(&listed);
     ended
 }
 
@@ -198,15 +235,15 @@ fn run_repeatedly(
         };
         meter.measure(&mut nodes);
         was_empty = nodes.is_empty();
+        let listed = ListedNodes::new(nodes);
         if args.is_json() {
-            let listed = ListedNodes { unix_time_ns: unix_time_ns(), nodes };
             print_line(ended.as_ref().err(), Some(&listed), console);
         } else {
             if let Err(failure) = ended {
                 console.remark(failure);
             }
             let blank = if is_first { "" } else { "\n" };
-            console.print(format_args!("{blank}{}", render(args, &nodes).trim_end()));
+            console.print(format_args!("{blank}{}", render(args, &listed).trim_end()));
         }
         console.check()?;
         is_first = false;
@@ -235,6 +272,9 @@ fn list(
             console.remark(idle(node));
         }
         listed.connections.retain(|row| filter.shows(&row.record));
+        if args.extended || args.memory || args.options {
+            kernel::complete(&mut listed);
+        }
         ended = ended.and(result);
         nodes.push(listed);
     }
@@ -271,45 +311,66 @@ fn heading_of(node: &NodeName) -> String {
     format!("{tap}: {name}pid {pid}")
 }
 
+/// Renders the summary or the table.
+fn render(args: &SsArgs, listed: &ListedNodes) -> String {
+    match args.summary {
+        true => listed.summary.to_string(),
+        false => render_table(args, &listed.nodes),
+    }
+}
+
 /// Renders the table, with a line of variables below each connection.
-fn render(args: &SsArgs, nodes: &[Listed]) -> String {
+fn render_table(args: &SsArgs, nodes: &[Listed]) -> String {
+    // With throughput and queues, no address would fit 80 columns.
+    let [first, second] = match args.interval {
+        Some(_) => [("Send-Rate", Align::Right), ("Recv-Rate", Align::Right)],
+        None => [("Recv-Q", Align::Left), ("Send-Q", Align::Left)],
+    };
     let mut head = vec![
         ("State", Align::Left),
-        ("Recv-Q", Align::Left),
-        ("Send-Q", Align::Left),
+        first,
+        second,
         ("Local Address:Port", Align::Right),
         ("Peer Address:Port", Align::Right),
         ("Offload", Align::Left),
     ];
-    if args.interval.is_some() {
-        head.extend([("Send-Rate", Align::Right), ("Recv-Rate", Align::Right)]);
-    }
     if args.processes {
         head.push(("Process", Align::Left));
     }
     let mut table = Table::new(&head);
     let mut details = Vec::new();
-    for Listed { node, connections, .. } in nodes {
-        let Some(node) = node else { continue };
+    for listed in nodes {
+        let Some(node) = &listed.node else { continue };
         let mut heading = Some(heading_of(node));
-        for Row { record, rates } in connections {
+        for row in &listed.connections {
+            let Row { record, rates, .. } = row;
+            let [first, second] = match (args.interval, rates) {
+                (None, _) => [record.recv_q, record.send_q].map(cell),
+                (Some(_), Some(rates)) => [rates.send_bps, rates.receive_bps].map(format::bits),
+                (Some(_), None) => [UNKNOWN; 2].map(str::to_owned),
+            };
             let mut cells = vec![
                 cell(record.state.as_ref()),
-                cell(record.recv_q),
-                cell(record.send_q),
+                first,
+                second,
                 shown(Some(record.local)),
                 shown(record.remote),
                 record.offload_state.to_string(),
             ];
-            if args.interval.is_some() {
-                let rates = rates.map(|it| [it.send_bps, it.receive_bps].map(format::bits));
-                cells.extend(rates.unwrap_or_else(|| [UNKNOWN; 2].map(str::to_owned)));
-            }
             if args.processes {
                 cells.push(format!("node:((\"{}\",pid={}))", node.tap, node.pid));
             }
             table.row(cells);
-            details.push((heading.take(), format::of(record, node)));
+            let mut parts = Vec::new();
+            for (is_printed, text) in [
+                (args.options, format::timers(record)),
+                (args.extended, format::owner(listed, node, row)),
+                (args.memory, format::memory(record)),
+                (args.info, format::of(record, node)),
+            ] {
+                parts.extend(Some(text).filter(|text| is_printed && !text.is_empty()));
+            }
+            details.push((heading.take(), parts.join(" ")));
         }
     }
     let table = table.to_string();
@@ -329,7 +390,7 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
             text.push('\n');
         }
         text.push_str(line);
-        if args.info {
+        if !detail.is_empty() {
             text.push_str(if args.oneline { " " } else { "\n\t " });
             text.push_str(&detail);
         }

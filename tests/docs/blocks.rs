@@ -52,7 +52,7 @@ const PROGRAMS: [&str; 16] = [
 const NOT_RUN: &[(&str, &str)] =
     &[("bench", "takes minutes"), ("man-pages", "needs man(1)"), ("top", "needs a terminal")];
 /// Commands whose examples need a connection of port 7174 between the nodes flue0 and flue1.
-const WITH_CONNECTION: [&str; 4] = ["metrics", "offload", "ss", "upload"];
+const WITH_CONNECTION: [&str; 5] = ["capture", "metrics", "offload", "ss", "upload"];
 const CONNECTION: &str = "\
 ip link add br0 type bridge && ip link set br0 up
 flue rping -s -q --bridge br0 &
@@ -91,6 +91,7 @@ const EXPECTED: &[(&str, &str, &[&str])] = &[
     ("docs/tools/ss.md", "flue upload", &["Offloaded to InHost in"]),
     ("docs/tools/perf.md", "tcp-rr", &["\"schema\":", "\"verified\":"]),
     ("docs/tools/serve.md", "rdma_client", &["rdma_client: end 0"]),
+    ("flue help capture", "stop", &["flue1.pcapng: started", " frames"]),
     ("flue help perf", "write-bw", &["RDMA Write, bandwidth", "half round trip"]),
     ("flue help rping", "rping", &["ping data: rdma-ping-9"]),
     ("flue help serve", "rdma_client", &["rdma_client: end 0"]),

@@ -1,9 +1,10 @@
 //! Documents: the command-line reference is generated from the commands, and command blocks of the front page and the
-//! guide run. JSON documents are valid.
+//! guide run. JSON documents are valid. Documents build and call flue in one way. Scripts of workflows are valid.
 
 mod blocks;
 mod cli;
 mod json;
+mod workflows;
 
 use std::{fs, path::Path};
 
@@ -45,4 +46,73 @@ fn performance_of_the_front_page_is_that_of_the_recorded_run() {
         run.contains(command) && run.contains(&format!("commit {commit}")),
         "{command}, {commit}"
     );
+}
+
+/// Markdown files of a directory, with their paths from the root.
+fn pages(directory: &str, found: &mut Vec<String>) {
+    for entry in fs::read_dir(root().join(directory)).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{directory}/{}", entry.file_name().display());
+        match entry.file_type().unwrap().is_dir() {
+            true => pages(&path, found),
+            false if path.ends_with(".md") => found.push(path),
+            false => {}
+        }
+    }
+}
+
+/// Returns the lines of a page that build or call flue in another way than the front page: `cargo build --release` and
+/// the command on the PATH, or `cargo install --locked --path .`.
+fn other_ways(page: &str) -> Vec<&str> {
+    const PATH: &str = "export PATH=\"$PWD/target/release:$PATH\"";
+    let is_other = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let after = |first: &str| {
+            let is_first = |pair: &[&str]| pair[0].ends_with("cargo") && pair[1] == first;
+            words.windows(2).position(is_first).map(|at| &words[at + 2..])
+        };
+        let other_build = after("build").is_some_and(|rest| !rest.contains(&"--release"));
+        let other_install = after("install")
+            .is_some_and(|rest| rest.get(..3) != Some(&["--locked", "--path", "."][..]));
+        let runs = after("run").is_some_and(|rest| !rest.contains(&"--example"));
+        let has_path = ["target/release/flue", "target/debug", "./flue "];
+        let has_path = has_path.iter().any(|path| line.replace(PATH, "").contains(path));
+        other_build || other_install || runs || has_path
+    };
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for line in page.lines() {
+        is_code ^= line.trim_start().starts_with("```");
+        if (is_code || line.starts_with("    ")) && is_other(line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+#[test]
+fn documents_build_and_call_flue_in_one_way() {
+    for (line, is_other) in [
+        ("cargo build --release && export PATH=\"$PWD/target/release:$PATH\"", false),
+        ("cargo build", true),
+        ("cargo run --release -- lab", true),
+        ("cargo run --example hello", false),
+        ("cargo install --locked --path .  # to ~/.cargo/bin", false),
+        ("cargo install --path .", true),
+        ("./target/release/flue bench", true),
+        ("flue bench", false),
+    ] {
+        let page = format!("```sh\n{line}\n```\n{line}\n");
+        assert_eq!(other_ways(&page).len(), usize::from(is_other), "{line}");
+    }
+    // Generated pages have no such lines; contributors build debug profiles, and measurements are records.
+    const EXEMPT: [&str; 3] = ["docs/contributing/", "docs/measurements/", "docs/reference/cli/"];
+    let mut files = vec!["README.md".to_owned(), "examples/README.md".to_owned()];
+    pages("docs", &mut files);
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|file| !EXEMPT.iter().any(|it| file.starts_with(it))) {
+        let page = fs::read_to_string(root().join(file)).unwrap();
+        findings.extend(other_ways(&page).into_iter().map(|line| format!("{file}: {line}")));
+    }
+    assert!(findings.is_empty(), "{findings:#?}");
 }

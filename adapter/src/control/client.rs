@@ -15,7 +15,7 @@ use rustix::net::{
 
 use super::{
     ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
-    message::{Answer, NodeName, Operation, Page, Reply, Request},
+    message::{Answer, CaptureReport, NodeName, Operation, Page, Reply, Request},
     record::Record,
     socket_path,
 };
@@ -223,6 +223,25 @@ fn read_line(stream: &mut UnixStream, deadline: Deadline) -> io::Result<Vec<u8>>
             let why = format!("expected at most {ANSWER_BYTES_MAX} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
+    }
+}
+
+/// Starts a capture of the node at `path` to a file that does not exist, an absolute path; `None`: stops it. Returns
+/// its state.
+///
+/// # Errors
+/// As [`request`]; or the node cannot create the file, or no capture is running.
+pub fn capture(path: &Path, file: Option<PathBuf>) -> Result<CaptureReport, Error> {
+    let operation = match file {
+        Some(path) => Operation::StartCapture { path },
+        None => Operation::StopCapture,
+    };
+    match request(path, operation)? {
+        Answer::Capture(report) => Ok(report),
+        _ => Err(Error::operation(format!(
+            "control socket {}: unexpected answer, expected the state of a capture",
+            path.display()
+        ))),
     }
 }
 

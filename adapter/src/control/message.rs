@@ -1,6 +1,6 @@
 //! Messages of a control socket: one request and one reply, each one line of JSON.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,14 @@ pub enum Operation {
     /// Offloads or uploads a connection. The reply is [`Answer::Moved`] when that is done or refused, or after
     /// [`MOVE_LIMIT`](super::MOVE_LIMIT).
     Move(Move),
+    /// Starts a capture. The reply is [`Answer::Capture`].
+    StartCapture {
+        /// File, an absolute path. It must not exist. The process of the node creates it, with its own rights. With
+        /// several queues, each has a file: `name.1.pcapng`.
+        path: PathBuf,
+    },
+    /// Stops the capture. The reply is [`Answer::Capture`].
+    StopCapture,
 }
 
 /// Offload or upload of one connection.
@@ -84,11 +92,26 @@ pub enum Answer {
         /// The connection, without `info` and `state_tree`; `state` is null for an offloaded connection.
         connection: Option<Box<Record>>,
     },
+    /// State of the capture after its start or end.
+    Capture(CaptureReport),
     /// The request failed or was not valid.
     Failed {
         /// Layer, object and limit.
         message: String,
     },
+}
+
+/// Capture of a running node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CaptureReport {
+    /// File; with several queues, that of the first one.
+    pub path: PathBuf,
+    /// True until it was stopped, or an error ended it.
+    pub is_running: bool,
+    /// Frames recorded.
+    pub frames: u64,
+    /// Error that ended the capture; null: none.
+    pub error: Option<String>,
 }
 
 impl Request {
@@ -113,6 +136,9 @@ pub struct Page {
     /// Counters of its adapter; null for a node without one.
     #[serde(default)]
     pub adapter: Option<AdapterCounters>,
+    /// Capture that runs, or was ended by an error; null: none.
+    #[serde(default)]
+    pub capture: Option<CaptureReport>,
     /// Listeners and connections, ordered by handle.
     pub connections: Vec<Record>,
     /// True if there are more, with handles above the last one.

@@ -13,9 +13,9 @@ use offload_engine::{
     chimney::client::UploadReason,
     engine::ConnectionSnapshot,
     socket::TcpStatistics,
-    state::TcpConst,
+    state::{TcpConst, TcpDelegated, TimerState},
     status::NdisStatus,
-    tcp::{CaState, Info},
+    tcp::{CaState, Info, TcpPhase},
 };
 use rdma_over_tcp::rnic::{ConnectionEntry, Counters, QpStats};
 use serde::{Deserialize, Serialize};
@@ -55,22 +55,38 @@ impl From<Refusal> for Refused {
 pub struct QueuePairCounters {
     /// Posted requests that are not complete.
     pub outstanding: u64,
+    /// Receives in its receive queue, its own or a shared one, that no message has taken.
+    pub receives_posted: u64,
     /// Sends started.
     pub sends: u64,
+    /// Payload bytes of these Sends.
+    pub send_bytes: u64,
     /// Writes started.
     pub writes: u64,
+    /// Payload bytes of these Writes.
+    pub write_bytes: u64,
     /// Read Requests sent.
     pub reads: u64,
+    /// Bytes of Read Responses placed.
+    pub read_bytes: u64,
     /// Atomic Requests sent.
     pub atomics: u64,
     /// Immediate Data messages sent.
     pub immediates: u64,
     /// Sends and immediate data received.
     pub receives: u64,
+    /// Payload bytes of the received Sends.
+    pub receive_bytes: u64,
+    /// Writes of the peer placed in full, without those of no data.
+    pub writes_placed: u64,
+    /// Payload bytes of the peer's Writes placed.
+    pub write_bytes_placed: u64,
     /// FPDUs of the peer's Writes placed.
     pub write_segments_placed: u64,
     /// Read Requests of the peer answered.
     pub read_responses: u64,
+    /// Bytes of Read Responses sent.
+    pub read_response_bytes: u64,
     /// Atomic Requests of the peer answered.
     pub atomic_responses: u64,
     /// FPDUs sent.
@@ -86,16 +102,23 @@ pub struct QueuePairCounters {
 }
 
 impl QueuePairCounters {
-    fn new(outstanding: usize, stats: &QpStats) -> Self {
+    fn new(outstanding: usize, receives_posted: usize, stats: &QpStats) -> Self {
         let QpStats {
             sends,
+            send_bytes,
             writes,
+            write_bytes,
             reads,
+            read_bytes,
             atomics,
             immediates,
             receives,
+            receive_bytes,
+            writes_placed,
+            write_bytes_placed,
             write_segments_placed,
             read_responses,
+            read_response_bytes,
             atomic_responses,
             fpdu_out,
             fpdu_in,
@@ -109,14 +132,22 @@ impl QueuePairCounters {
         } = *stats;
         Self {
             outstanding: outstanding as u64,
+            receives_posted: receives_posted as u64,
             sends,
+            send_bytes,
             writes,
+            write_bytes,
             reads,
+            read_bytes,
             atomics,
             immediates,
             receives,
+            receive_bytes,
+            writes_placed,
+            write_bytes_placed,
             write_segments_placed,
             read_responses,
+            read_response_bytes,
             atomic_responses,
             fpdus_sent: fpdu_out,
             fpdus_received: fpdu_in,
@@ -187,6 +218,87 @@ impl AdapterCounters {
     }
 }
 
+/// Kind of a pending timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimerKind {
+    /// Retransmission.
+    Retransmit,
+    /// Keep-alive.
+    KeepAlive,
+    /// End of TIME-WAIT or FIN-WAIT-2.
+    TimeWait,
+    /// Probe of a closed window.
+    Persist,
+}
+
+/// Pending timer of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Timer {
+    /// Kind.
+    pub kind: TimerKind,
+    /// Time until it expires, milliseconds.
+    pub left_ms: u64,
+    /// Retransmissions or probes without a reply.
+    pub count: u64,
+}
+
+/// Memory of a connection's buffers, bytes. Values that only the kernel has are null for an offloaded connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BufferMemory {
+    /// Received and not yet read; of the kernel, with the overhead of its buffers.
+    pub receive_bytes: u64,
+    /// Limit of the receive buffer.
+    pub receive_max_bytes: u64,
+    /// Sent and not yet acknowledged; of the kernel, with the overhead of its buffers.
+    pub send_bytes: u64,
+    /// Limit of the send buffer; of an offloaded connection, the bytes that keep it busy.
+    pub send_max_bytes: u64,
+    /// In the queues of the device.
+    pub transmit_bytes: Option<u64>,
+    /// Allocated and unused.
+    pub forward_bytes: Option<u64>,
+    /// Options.
+    pub options_bytes: Option<u64>,
+    /// Received while a system call had the socket.
+    pub backlog_bytes: Option<u64>,
+    /// Packets dropped.
+    pub drops: Option<u64>,
+}
+
+impl BufferMemory {
+    fn new(look: &ConnectionSnapshot) -> Self {
+        Self {
+            receive_bytes: look.queried.receive_backlog_size.into(),
+            receive_max_bytes: look.info.rcv_space,
+            send_bytes: look.send_outstanding as u64,
+            send_max_bytes: look.queried.send_backlog_size.into(),
+            transmit_bytes: None,
+            forward_bytes: None,
+            options_bytes: None,
+            backlog_bytes: None,
+            drops: None,
+        }
+    }
+}
+
+/// Returns the pending timers in the delegated state of an offloaded connection.
+fn timers(delegated: &TcpDelegated) -> Vec<Timer> {
+    let TcpDelegated { state, keep_alive, retransmit, snd_wnd_probe_count, .. } = *delegated;
+    let (kind, probes) = match (state, snd_wnd_probe_count) {
+        (TcpPhase::FinWait2 | TcpPhase::TimeWait, _) => (TimerKind::TimeWait, None),
+        (_, 0) => (TimerKind::Retransmit, None),
+        (_, probes) => (TimerKind::Persist, Some(probes)),
+    };
+    let timer = |kind, timer: TimerState, probes: Option<u64>| {
+        let left_ms = timer.timeout_delta?.into();
+        Some(Timer { kind, left_ms, count: probes.unwrap_or_else(|| timer.count.into()) })
+    };
+    let probes = probes.map(u64::from);
+    let all = [timer(kind, retransmit, probes), timer(TimerKind::KeepAlive, keep_alive, None)];
+    all.into_iter().flatten().collect()
+}
+
 /// A listener or a connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
@@ -213,6 +325,12 @@ pub struct Record {
     pub recv_q: Option<u64>,
     /// Bytes sent and not yet acknowledged by the peer; for a listener, its backlog.
     pub send_q: Option<u64>,
+    /// Pending timers; null in the host stack and for a kernel socket.
+    #[serde(default)]
+    pub timers: Option<Vec<Timer>>,
+    /// Memory of its buffers; null in the host stack and for a kernel socket.
+    #[serde(default)]
+    pub memory: Option<BufferMemory>,
     /// Number of completed offloads.
     pub offloads: u32,
     /// Number of completed uploads.
@@ -247,6 +365,8 @@ impl Record {
             rdma: None,
             recv_q: recv_q.map(|count| count as u64),
             send_q: send_q.map(|count| count as u64),
+            timers: None,
+            memory: None,
             offloads,
             uploads,
             last_upload_reason: last_upload_reason.map(reason_name),
@@ -268,6 +388,8 @@ impl Record {
         self.state.get_or_insert_with(|| phase.name().to_owned());
         self.recv_q.get_or_insert_with(|| queried.receive_backlog_size.into());
         self.send_q.get_or_insert(*send_outstanding as u64);
+        self.timers = Some(timers(&queried.delegated));
+        self.memory = Some(BufferMemory::new(look));
         self.info = Some(Box::new(TcpInfo::new(info, &tcp.constant)));
         self.state_tree = tree.then(|| {
             state::tree(neighbor.as_ref(), path.as_ref(), &tcp.constant, &tcp.cached, queried)
@@ -276,9 +398,17 @@ impl Record {
 
     /// Adds the number and the counters of its queue pair.
     pub(super) fn set_queue_pair(&mut self, entry: &ConnectionEntry) {
-        let ConnectionEntry { local: _, remote: _, qp, peer_qp, outstanding, stats } = entry;
-        (self.qp, self.peer_qp) = (Some(*qp), *peer_qp);
-        self.rdma = Some(Box::new(QueuePairCounters::new(*outstanding, stats)));
+        let ConnectionEntry {
+            local: _,
+            remote: _,
+            qp,
+            peer_qp,
+            outstanding,
+            receives_posted,
+            ref stats,
+        } = *entry;
+        (self.qp, self.peer_qp) = (Some(qp), peer_qp);
+        self.rdma = Some(Box::new(QueuePairCounters::new(outstanding, receives_posted, stats)));
     }
 
     /// Adds the statistics of its kernel socket.

@@ -5,7 +5,7 @@
 //! node's lock.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     fs, io, iter,
     net::Shutdown,
@@ -30,6 +30,7 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::{Guarded, are_lost, move_to_high_number},
     engine::{ConnectionSnapshot, NodeClient},
+    link::{CaptureOutput, CaptureStatus},
     socket::TcpStatistics,
     thread,
 };
@@ -43,11 +44,16 @@ use self::session::Session;
 use super::{
     BACKLOG, CLIENTS_MAX, HOST_LIMIT, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, SNAPSHOTS_MAX,
     VERSION,
-    message::{Answer, Destination, Move, NodeName, Operation, Page, Reply, Request},
+    message::{
+        Answer, CaptureReport, Destination, Move, NodeName, Operation, Page, Reply, Request,
+    },
     record::{AdapterCounters, Record},
     socket_path::{self, ControlSocketPath, PATH_BYTES_MAX},
 };
-use crate::error::Error;
+use crate::{
+    error::Error,
+    output::{CaptureFile, of_queue},
+};
 
 mod session;
 
@@ -94,11 +100,34 @@ pub trait Controlled: Send + 'static {
         Vec::new()
     }
 
+    /// Starts a capture with an interface of this name. `open` creates the file of a queue.
+    ///
+    /// # Errors
+    /// Errors of `open`, of the file, or a capture runs. Then no capture was started.
+    fn start_capture(&self, interface: &str, open: &mut OpenCapture<'_>) -> io::Result<()>;
+
+    /// Stops the capture and returns its final state; `None`: none runs.
+    fn stop_capture(&self) -> Option<CaptureStatus>;
+
+    /// Returns the state of the capture; `None`: none runs.
+    fn capture(&self) -> Option<CaptureStatus>;
+
     /// Requests the offload or upload of a connection from the host stack.
     ///
     /// # Errors
     /// Connections of this implementation cannot move.
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()>;
+}
+
+/// Creates the capture file of a queue.
+pub type OpenCapture<'a> = dyn FnMut(usize) -> io::Result<CaptureOutput> + 'a;
+
+/// Returns the sum of the captures of several queues; `None`: none runs.
+fn sum(captures: impl Iterator<Item = CaptureStatus>) -> Option<CaptureStatus> {
+    captures.reduce(|sum, one| CaptureStatus {
+        frames: sum.frames + one.frames,
+        error: sum.error.or(one.error),
+    })
 }
 
 fn host_error(error: WaitError) -> String {
@@ -120,6 +149,29 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
 
     fn snapshots(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         self.snapshots(handles)
+    }
+
+    fn start_capture(&self, interface: &str, open: &mut OpenCapture<'_>) -> io::Result<()> {
+        let (mut started, mut queue) = (Ok(()), 0);
+        self.with_engines(|engine, now| {
+            if started.is_ok() {
+                started = open(queue).and_then(|it| engine.start_capture(now, it, interface));
+                queue += 1;
+            }
+        });
+        started.inspect_err(|_| drop(Controlled::stop_capture(self)))
+    }
+
+    fn stop_capture(&self) -> Option<CaptureStatus> {
+        let mut stopped = Vec::new();
+        self.with_engines(|engine, _| stopped.extend(engine.stop_capture()));
+        sum(stopped.into_iter())
+    }
+
+    fn capture(&self) -> Option<CaptureStatus> {
+        let mut found = Vec::new();
+        self.with_engines(|engine, _| found.extend(engine.capture()));
+        sum(found.into_iter())
     }
 
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
@@ -160,6 +212,25 @@ impl Controlled for Vec<Adapter> {
 
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
         self.iter().flat_map(Adapter::connections).collect()
+    }
+
+    fn start_capture(&self, interface: &str, open: &mut OpenCapture<'_>) -> io::Result<()> {
+        for (queue, adapter) in self.iter().enumerate() {
+            let started = open(queue).and_then(|output| adapter.start_capture(output, interface));
+            if let Err(error) = started {
+                self[..queue].iter().for_each(|it| drop(it.stop_capture()));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_capture(&self) -> Option<CaptureStatus> {
+        sum(self.iter().filter_map(|it| it.stop_capture()))
+    }
+
+    fn capture(&self) -> Option<CaptureStatus> {
+        sum(self.iter().filter_map(|it| it.capture()))
     }
 
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
@@ -283,7 +354,8 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
     let [stop, stopped] =
         [stop, stopped].map(|it| Guarded::from(UnixStream::from(move_to_high_number(it.into()))));
-    let server = Server { node, name, stopped, is_short: Cell::new(false) };
+    let capture = RefCell::new(None);
+    let server = Server { node, name, stopped, is_short: Cell::new(false), capture };
     let run = move || server.run(&listener);
     let thread = thread::start("flue-control", run).map_err(failed)?;
     Ok(Control { path, stop: Some(stop), thread: Some(thread) })
@@ -298,6 +370,8 @@ struct Server<N> {
     stopped: Guarded<UnixStream>,
     /// True if the last accept failed.
     is_short: Cell<bool>,
+    /// Capture that a client started, until it is stopped.
+    capture: RefCell<Option<CaptureReport>>,
 }
 
 impl<N: Controlled> Server<N> {
@@ -407,6 +481,8 @@ impl<N: Controlled> Server<N> {
         let answered = match operation {
             Operation::List { after, state } => self.list(after, state),
             Operation::Move(wanted) => self.hand_over(wanted),
+            Operation::StartCapture { path } => self.start_capture(path),
+            Operation::StopCapture => self.stop_capture(),
         };
         answered.unwrap_or_else(failed)
     }
@@ -438,7 +514,65 @@ impl<N: Controlled> Server<N> {
             ));
         }
         let (node, adapter) = (self.name.clone(), self.node.counters());
-        Ok(Answer::List(Box::new(Page { node, adapter, connections, more })))
+        let capture = self.refresh_capture();
+        Ok(Answer::List(Box::new(Page { node, adapter, capture, connections, more })))
+    }
+
+    fn start_capture(&self, path: PathBuf) -> Result<Answer, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("capture {}: {error}", path.display());
+        if let Some(running) = self.refresh_capture().filter(|it| it.is_running) {
+            return Err(failed(&format_args!("already running: {}", running.path.display())));
+        }
+        if !path.is_absolute() {
+            return Err(failed(&"expected an absolute path"));
+        }
+        let mut created = Vec::new();
+        let mut open = |queue: usize| -> io::Result<CaptureOutput> {
+            let path = of_queue(&path, queue);
+            let file = CaptureFile::create(&path)?;
+            created.push(path);
+            Ok(Box::new(file) as CaptureOutput)
+        };
+        if let Err(error) = self.node.start_capture(&self.name.tap, &mut open) {
+            for path in created {
+                // Empty, or with a header only.
+                let _ = fs::remove_file(path);
+            }
+            return Err(failed(&error));
+        }
+        let report = CaptureReport { path, is_running: true, frames: 0, error: None };
+        *self.capture.borrow_mut() = Some(report.clone());
+        Ok(Answer::Capture(report))
+    }
+
+    fn stop_capture(&self) -> Result<Answer, String> {
+        let Some(mut report) = self.refresh_capture() else {
+            return Err("capture: none is running".into());
+        };
+        if report.is_running
+            && let Some(CaptureStatus { frames, error }) = self.node.stop_capture()
+        {
+            (report.frames, report.error) = (frames, error);
+        }
+        report.is_running = false;
+        *self.capture.borrow_mut() = None;
+        Ok(Answer::Capture(report))
+    }
+
+    /// Updates the state of the capture and returns it. A capture whose file cannot be written is stopped.
+    fn refresh_capture(&self) -> Option<CaptureReport> {
+        let mut capture = self.capture.borrow_mut();
+        let report = capture.as_mut()?;
+        if report.is_running
+            && let Some(CaptureStatus { frames, error }) = self.node.capture()
+        {
+            (report.frames, report.is_running) = (frames, error.is_none());
+            if error.is_some() {
+                report.error = error;
+                let _ = self.node.stop_capture();
+            }
+        }
+        Some(report.clone())
     }
 
     fn hand_over(&self, wanted: Move) -> Result<Answer, String> {

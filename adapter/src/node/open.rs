@@ -1,10 +1,8 @@
 //! Start of a node from its options: TAP, the kernel's side of it, capture, impairments, host stack, engine, clients.
 
 use std::{
-    ffi::OsString,
     io::{self, BufWriter},
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -23,7 +21,10 @@ use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use super::{detection::detect_duplicates, impairment::Impairment, options::NodeOptions};
-use crate::{error::Error, output::OutputFile};
+use crate::{
+    error::Error,
+    output::{OutputFile, of_queue},
+};
 
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
@@ -283,18 +284,6 @@ fn buffered(output: OutputFile) -> BufWriter<OutputFile> {
     BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, output)
 }
 
-/// Returns the file name of a queue: `path` itself for the first queue, then `name.1.ext` and so on.
-fn of_queue(path: &Path, queue: usize) -> PathBuf {
-    let Some(stem) = path.file_stem().filter(|_| queue > 0) else { return path.to_owned() };
-    let mut name = OsString::from(stem);
-    name.push(format!(".{queue}"));
-    if let Some(extension) = path.extension() {
-        name.push(".");
-        name.push(extension);
-    }
-    path.with_file_name(name)
-}
-
 fn start_failure(error: io::Error) -> Error {
     Error::io("start the node", &error)
 }
@@ -310,14 +299,5 @@ mod tests {
         let error = options.open_one_ndk(AdapterConfig::default()).map(drop).unwrap_err();
         assert_eq!(error.cause(), Cause::Option);
         assert!(error.message().contains("queues: 2"), "{error}");
-    }
-
-    #[test]
-    fn each_queue_has_files_of_its_own() {
-        let of = |path: &str, queue| of_queue(path.as_ref(), queue).display().to_string();
-        assert_eq!(of("/tmp/run.pcapng", 0), "/tmp/run.pcapng");
-        assert_eq!(of("/tmp/run.pcapng", 1), "/tmp/run.1.pcapng");
-        assert_eq!(of("run.v2.csv", 15), "run.v2.15.csv");
-        assert_eq!(of("trace", 2), "trace.2");
     }
 }

@@ -352,7 +352,8 @@ fn system_calls(out: &mut String, report: &Report) {
         for (index, (name, end)) in calls.ends().into_iter().enumerate() {
             let rates = calls.rates(end);
             let number = |value: Option<f64>| value.map_or_else(|| "–".into(), three_digits);
-            let what = calls.error.clone().unwrap_or_else(|| end.most_frequent(calls.messages));
+            let what =
+                calls.error.clone().unwrap_or_else(|| end.most_frequent(calls.messages).join(", "));
             let class = if index > 0 { " class=\"next\"" } else { "" };
             let _ = writeln!(
                 out,
@@ -435,4 +436,4 @@ fn repeat(out: &mut String, report: &Report) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

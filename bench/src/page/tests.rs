@@ -47,7 +47,7 @@ fn sample(system: System, at: u64, round: u32) -> Sample {
 }
 
 /// Returns a report with failures and missing peers. `untrusted` replaces all text of external origin.
-fn report(untrusted: &str) -> Report {
+pub(crate) fn report(untrusted: &str) -> Report {
     report_of(&catalog::groups(false), untrusted)
 }
 

@@ -10,7 +10,7 @@ use crate::{
         tree::TargetContext,
     },
     frame::{FlowKey, classify},
-    link::TxOutcome,
+    link::{Link, TxOutcome},
     tcp::{Flags, Transmit},
     time::Instant,
 };

@@ -93,7 +93,10 @@ use crate::{
         tree::{InitiateTree, TerminateTree},
     },
     frame::FlowKey,
-    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxOffload},
+    link::{
+        CaptureLink, CaptureOutput, CaptureStatus, Link, LinkCapabilities, LinkStats, Recorder,
+        RxBatch, TxOffload, unix_nanos_at_zero,
+    },
     state::{MacAddress, PathState, TcpState},
     tcp,
     time::{Duration, Instant},
@@ -265,7 +268,8 @@ struct Stalled {
 
 /// Offload target: one link, its offloaded connections, and the port to the host stack.
 pub struct Engine {
-    link: Box<dyn Link>,
+    /// The link, with the capture that starts and stops at run time.
+    link: CaptureLink<Box<dyn Link>, CaptureOutput>,
     capabilities: LinkCapabilities,
     connections: Connections,
     objects: Objects,
@@ -318,7 +322,7 @@ impl Engine {
         };
         link.set_waker(port.engine_doorbell.clone().into());
         let engine = Self {
-            link,
+            link: CaptureLink::idle(link),
             capabilities,
             connections: Connections::new(&config, capabilities),
             objects: Objects::new(config.mac, config.capabilities, config.nce_stale),
@@ -401,6 +405,31 @@ impl Engine {
         if let Some(trace) = &mut self.trace {
             trace.flush();
         }
+    }
+
+    /// Starts a capture of all frames of the link, those of the host stack included, in pcapng. The interface is named
+    /// `interface` in the file. Stops a capture that runs.
+    ///
+    /// # Errors
+    /// The header could not be written.
+    pub fn start_capture(
+        &mut self,
+        now: Instant,
+        output: CaptureOutput,
+        interface: &str,
+    ) -> std::io::Result<()> {
+        self.link.start(Recorder::new(output, interface, unix_nanos_at_zero(now))?);
+        Ok(())
+    }
+
+    /// Stops the capture and returns its final state; `None`: none runs.
+    pub fn stop_capture(&mut self) -> Option<CaptureStatus> {
+        self.link.stop()
+    }
+
+    /// Returns the state of the capture; `None`: none runs.
+    pub fn capture(&self) -> Option<CaptureStatus> {
+        self.link.status()
     }
 
     /// Starts a [`trace`]: writes a row to `output` for each change of a connection's congestion control, until the

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     chimney::tree::TargetContext,
     frame::{IcmpError, SACK_BLOCKS_MAX, TcpFrame, classify, classify_fragment, classify_icmp},
-    link::{RxChecksum, RxFrame, TxOffload},
+    link::{Link, RxChecksum, RxFrame, TxOffload},
     tcp::{SackBlock, SeqNum},
     time::Instant,
 };

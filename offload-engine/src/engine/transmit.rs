@@ -13,7 +13,9 @@ use super::{
 };
 use crate::{
     frame::{HEADER_BYTES_MAX, HeaderTemplate},
-    link::{Lender, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload, TxOutcome, TxSegment},
+    link::{
+        Lender, Link, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload, TxOutcome, TxSegment,
+    },
     memory::Piece,
     tcp::{self, Flags, Transmit},
     time::Instant,

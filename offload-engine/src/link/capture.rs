@@ -4,12 +4,15 @@
 //! checksum left to a device is completed in the recorded copy, so that a reader does not report a false error. A wrong
 //! pseudo-header sum is still visible.
 //!
-//! Recording never affects traffic: the first write error ends it, is logged once and is returned by
-//! [`CaptureLink::error`].
+//! A capture starts and stops while the link is used ([`CaptureLink::start`]). Recording never affects traffic: the
+//! first write error ends it, is logged once and is returned by [`CaptureLink::status`].
 #![forbid(unsafe_code)]
 
 use std::{
+    boxed::Box,
     io::{self, BufWriter, Write},
+    string::{String, ToString},
+    time::SystemTime,
     vec::Vec,
 };
 
@@ -164,11 +167,29 @@ fn truncate(text: &str) -> &str {
     &text[..text.floor_char_boundary(OPTION_BYTES_MAX)]
 }
 
-/// Link that records every frame it receives, and every frame accepted by the wrapped link.
+/// Destination of a capture whose type is not known.
+pub type CaptureOutput = Box<dyn Write + Send>;
+
+/// Returns the wall clock at [`Instant::ZERO`], in nanoseconds since 1970, if the time is `now`.
+pub fn unix_nanos_at_zero(now: Instant) -> u64 {
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX).saturating_sub(now.as_nanos())
+}
+
+/// State of a capture.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CaptureStatus {
+    /// Frames recorded.
+    pub frames: u64,
+    /// Error that ended the recording.
+    pub error: Option<String>,
+}
+
+/// Link that records every frame it receives, and every frame accepted by the wrapped link, while a capture runs.
 #[derive(Debug)]
 pub struct CaptureLink<L, W: Write> {
     link: L,
-    recorder: Recorder<W>,
+    recorder: Option<Recorder<W>>,
     scratch: Vec<u8>,
 }
 
@@ -189,26 +210,43 @@ impl<L: Link, W: Write + Send> CaptureLink<L, W> {
     /// # Errors
     /// Errors of the output.
     pub fn new(link: L, output: W, interface: &str, unix_nanos_at_zero: u64) -> io::Result<Self> {
-        let recorder = Recorder::new(output, interface, unix_nanos_at_zero)?;
-        Ok(Self { link, recorder, scratch: Vec::new() })
+        let mut capture = Self::idle(link);
+        capture.start(Recorder::new(output, interface, unix_nanos_at_zero)?);
+        Ok(capture)
+    }
+
+    /// Wraps `link` without a capture.
+    pub const fn idle(link: L) -> Self {
+        Self { link, recorder: None, scratch: Vec::new() }
+    }
+
+    /// Starts a capture. Stops one that runs.
+    pub fn start(&mut self, recorder: Recorder<W>) {
+        self.recorder = Some(recorder);
+    }
+
+    /// Stops the capture and returns its final state; `None`: none runs. Buffered data is written.
+    pub fn stop(&mut self) -> Option<CaptureStatus> {
+        self.recorder.take().map(Recorder::finish)
+    }
+
+    /// Returns the state of the capture; `None`: none runs.
+    pub fn status(&self) -> Option<CaptureStatus> {
+        self.recorder.as_ref().map(Recorder::status)
     }
 
     /// Writes buffered data. Drop does so too.
     ///
     /// # Errors
     /// Errors of the output. The first one ends the recording.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.recorder.flush()
+    pub fn flush_file(&mut self) -> io::Result<()> {
+        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)
     }
 
-    /// Number of frames recorded so far.
-    pub fn frames_recorded(&self) -> u64 {
-        self.recorder.frames
-    }
-
-    /// Returns the error that ended the recording, if any.
-    pub fn error(&self) -> Option<&io::Error> {
-        self.recorder.error.as_ref()
+    /// Returns the recorder while it records.
+    fn recording(&mut self) -> Option<(&mut Recorder<W>, &mut Vec<u8>)> {
+        let recorder = self.recorder.as_mut().filter(|recorder| recorder.writer.is_some())?;
+        Some((recorder, &mut self.scratch))
     }
 }
 
@@ -243,6 +281,19 @@ impl<W: Write> Recorder<W> {
         writer.flush().inspect_err(|error| self.fail(copy_of(error)))
     }
 
+    /// Returns the number of frames recorded, and the error that ended the recording.
+    pub fn status(&self) -> CaptureStatus {
+        let error = self.error.as_ref().map(ToString::to_string);
+        CaptureStatus { frames: self.frames, error }
+    }
+
+    /// Writes buffered data, and returns the final state.
+    pub fn finish(mut self) -> CaptureStatus {
+        // The state has the error.
+        let _ = self.flush();
+        self.status()
+    }
+
     /// Records a frame.
     pub fn record(&mut self, now: Instant, way: Direction, comment: Option<&str>, frame: &[u8]) {
         let Some(writer) = &mut self.writer else { return };
@@ -268,8 +319,7 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for CaptureLink<L, W> {
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let before = batch.len();
         let added = self.link.receive(now, batch)?;
-        let Self { recorder, scratch, .. } = self;
-        if recorder.writer.is_some() {
+        if let Some((recorder, scratch)) = self.recording() {
             for frame in batch.frames().skip(before) {
                 scratch.clear();
                 scratch.extend_from_slice(frame.data);
@@ -287,8 +337,9 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for CaptureLink<L, W> {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let outcome = self.link.transmit(now, frame);
-        let Self { recorder, scratch, .. } = self;
-        if outcome == TxOutcome::Sent && recorder.writer.is_some() {
+        if outcome == TxOutcome::Sent
+            && let Some((recorder, scratch)) = self.recording()
+        {
             scratch.clear();
             frame.gather_into(scratch);
             if let Some(place) = frame.offload.checksum {
@@ -301,12 +352,12 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for CaptureLink<L, W> {
 
     fn sync(&mut self) {
         // An error ends the recording and is already logged.
-        let _ = self.recorder.flush();
+        let _ = self.flush_file();
         self.link.sync();
     }
 
     fn uses_comments(&self) -> bool {
-        self.recorder.writer.is_some() || self.link.uses_comments()
+        self.recorder.as_ref().is_some_and(|it| it.writer.is_some()) || self.link.uses_comments()
     }
 }
 

@@ -37,7 +37,10 @@ use std::{io, os::fd::BorrowedFd, task::Waker};
 pub use self::{
     attach::{MTU_MAX, MTU_MIN, NapiMode, TAP_QUEUES_MAX, TapError},
     batch::{RX_BUFFER_BYTES, RxBatch, RxFrame},
-    capture::{CaptureLink, Direction, PcapngWriter, Recorder},
+    capture::{
+        CaptureLink, CaptureOutput, CaptureStatus, Direction, PcapngWriter, Recorder,
+        unix_nanos_at_zero,
+    },
     impair::{
         Impaired, ImpairmentError, Impairments, LaneStats, Lateness, QueueLimit,
         RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX, Wire, WireEnd,

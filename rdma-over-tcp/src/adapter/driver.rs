@@ -7,6 +7,7 @@ use std::{io, os::fd::OwnedFd};
 use offload_engine::{
     chimney::client::OffloadHandle,
     engine::ConnectionSnapshot,
+    link::{CaptureOutput, CaptureStatus},
     listing::ConnectionRow,
     runtime::WaitError,
     socket::TcpStatistics,
@@ -127,6 +128,25 @@ pub trait Driver: Send + Sync {
     /// The transport has one stack only.
     fn migrate(&self, _handle: OffloadHandle, _to: Stack) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Starts a capture in pcapng, with an interface of this name. It ends at [`Driver::stop_capture`], or at the first
+    /// error of the output; traffic continues.
+    ///
+    /// # Errors
+    /// The header could not be written, a capture runs, or the transport has no captures.
+    fn start_capture(&self, _output: CaptureOutput, _interface: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Stops the capture and returns its final state; `None`: none runs.
+    fn stop_capture(&self) -> Option<CaptureStatus> {
+        None
+    }
+
+    /// Returns the state of the capture; `None`: none runs.
+    fn capture(&self) -> Option<CaptureStatus> {
+        None
     }
 
     /// Returns the number of TCP segments received so far; `None`: not counted.

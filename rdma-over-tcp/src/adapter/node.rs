@@ -10,7 +10,7 @@ use host_stack::{
 use offload_engine::{
     chimney::client::OffloadHandle,
     engine::{ConnectionSnapshot, NodeClient, TooManyClients, doorbell::Doorbell},
-    link::Link,
+    link::{CaptureOutput, CaptureStatus, Link},
     time::{Duration, Instant},
 };
 
@@ -144,6 +144,18 @@ impl Driver for Node<NodeRnic> {
             Stack::Host => Request::Upload { handle },
         });
         Ok(())
+    }
+
+    fn start_capture(&self, output: CaptureOutput, interface: &str) -> io::Result<()> {
+        self.with_engine(|engine, now| engine.start_capture(now, output, interface))
+    }
+
+    fn stop_capture(&self) -> Option<CaptureStatus> {
+        self.with_engine(|engine, _| engine.stop_capture())
+    }
+
+    fn capture(&self) -> Option<CaptureStatus> {
+        self.with_engine(|engine, _| engine.capture())
     }
 
     fn segments_received(&self) -> Option<u64> {

@@ -8,14 +8,13 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{Mutex, PoisonError},
     thread::JoinHandle,
-    time::SystemTime,
 };
 
 use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::{are_lost, move_to_high_number},
     engine::doorbell::Doorbell,
-    link::Recorder,
+    link::{CaptureOutput, CaptureStatus, Recorder, unix_nanos_at_zero},
     listing::ConnectionRow,
     runtime::{Monitor, Presence, Progress, WaitError},
     socket::TcpStatistics,
@@ -28,7 +27,7 @@ use super::{
 };
 use crate::{
     rnic::{Config, ListenerId, Rnic, Urgency},
-    transport::{CaptureOutput, ListeningSocket, SocketRnic},
+    transport::{ListeningSocket, SocketRnic},
 };
 
 /// Options of an adapter on kernel sockets.
@@ -81,13 +80,7 @@ fn open(
     let SocketsConfig { spin } = config;
     let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Shared);
     if let Some(output) = capture {
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let unix_nanos = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
-        shared.with(|core, now| {
-            let at_zero = unix_nanos.saturating_sub(now.as_nanos());
-            core.start_capture(Recorder::new(output, "kernel", at_zero)?);
-            io::Result::Ok(())
-        })?;
+        shared.with(|core, now| start_capture(core, now, output, "kernel"))?;
     }
     let of_callbacks = presence.clone();
     let shared = Arc::new(shared.with_progress_thread(Box::new(move || of_callbacks.request())));
@@ -98,6 +91,15 @@ fn open(
     };
     let thread = offload_engine::thread::start("flue-sockets", run)?;
     Ok(Adapter::new(Arc::new(Sockets { shared, presence, thread: Mutex::new(Some(thread)) })))
+}
+
+fn start_capture(
+    core: &mut SocketRnic,
+    now: Instant,
+    output: CaptureOutput,
+    interface: &str,
+) -> io::Result<()> {
+    core.start_capture(Recorder::new(output, interface, unix_nanos_at_zero(now))?)
 }
 
 /// Driver of a core on kernel sockets.
@@ -163,6 +165,18 @@ impl Driver for Sockets {
     fn migrate(&self, _handle: OffloadHandle, _to: Stack) -> io::Result<()> {
         let message = "kernel sockets: migration not supported";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    fn start_capture(&self, output: CaptureOutput, interface: &str) -> io::Result<()> {
+        self.shared.with(|core, now| start_capture(core, now, output, interface))
+    }
+
+    fn stop_capture(&self) -> Option<CaptureStatus> {
+        self.shared.with(|core, _| core.stop_capture())
+    }
+
+    fn capture(&self) -> Option<CaptureStatus> {
+        self.shared.with(|core, _| core.capture())
     }
 
     /// The kernel delivers data in flight on closed connections. Captures are flushed here because a process that calls

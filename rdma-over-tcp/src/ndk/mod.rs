@@ -59,7 +59,6 @@ pub use crate::{
         ConnectCause, ConnectionEntry, Counters, CrcRequest, Data, Deferral, FpduSize, History,
         ListenerConfig, PAGE_SIZE, QpLimits, QpStats, ReadLimit, RegisteredBuffer, Sge,
     },
-    transport::CaptureOutput,
 };
 #[cfg(feature = "node")]
 pub use crate::{

@@ -25,7 +25,7 @@ use super::{
         id::{CqId, Key, ListenerId, StreamId},
         lifetime::{Callback, Return},
     },
-    queues::srq::SrqEvent,
+    queues::{receive_queue::ReceiveQueue, srq::SrqEvent},
     stats::{ConnectionEntry, History},
     status::ConnectError,
     stream::Stream,
@@ -134,8 +134,16 @@ impl Rnic {
             let qp = self.objects.qps.get(connector.qp?)?;
             let (local, remote) = (connector.local?, connector.remote?);
             let number = qp.number.unwrap_or_else(|| qp.id.number());
-            let (peer_qp, outstanding, stats) = (qp.peer_number, qp.sends.outstanding(), qp.stats);
-            Some(ConnectionEntry { local, remote, qp: number, peer_qp, outstanding, stats })
+            let queue = self.objects.receive_queues.get(qp.receives);
+            Some(ConnectionEntry {
+                local,
+                remote,
+                qp: number,
+                peer_qp: qp.peer_number,
+                outstanding: qp.sends.outstanding(),
+                receives_posted: queue.map_or(0, ReceiveQueue::len),
+                stats: qp.stats,
+            })
         };
         let objects = &self.objects;
         objects

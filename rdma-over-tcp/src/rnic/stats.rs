@@ -43,20 +43,34 @@ pub struct Counters {
 pub struct QpStats {
     /// Sends started on the wire.
     pub sends: u64,
+    /// Payload bytes of these Sends.
+    pub send_bytes: u64,
     /// Writes started on the wire.
     pub writes: u64,
+    /// Payload bytes of these Writes.
+    pub write_bytes: u64,
     /// Read requests sent.
     pub reads: u64,
+    /// Bytes of Read Responses placed.
+    pub read_bytes: u64,
     /// Atomic Requests sent.
     pub atomics: u64,
     /// Immediate Data messages sent.
     pub immediates: u64,
     /// Sends and immediate data received in full.
     pub receives: u64,
+    /// Payload bytes of the received Sends.
+    pub receive_bytes: u64,
+    /// Writes of the peer placed in full, without those of no data.
+    pub writes_placed: u64,
+    /// Payload bytes of the peer's Writes placed.
+    pub write_bytes_placed: u64,
     /// FPDUs of the peer's Writes placed.
     pub write_segments_placed: u64,
     /// Read requests answered.
     pub read_responses: u64,
+    /// Bytes of Read Responses sent.
+    pub read_response_bytes: u64,
     /// Atomic Requests executed and answered.
     pub atomic_responses: u64,
     /// FPDUs passed to TCP.
@@ -90,6 +104,8 @@ pub struct ConnectionEntry {
     pub peer_qp: Option<u32>,
     /// Posted requests that are not complete.
     pub outstanding: usize,
+    /// Receives in its receive queue, its own or a shared one, that no message has taken.
+    pub receives_posted: usize,
     /// Statistics.
     pub stats: QpStats,
 }

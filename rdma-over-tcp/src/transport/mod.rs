@@ -16,4 +16,4 @@ mod sockets;
 
 #[cfg(feature = "node")]
 pub use self::node::NodeRnic;
-pub use self::sockets::{CaptureOutput, ConnectionDescriptors, ListeningSocket, SocketRnic};
+pub use self::sockets::{ConnectionDescriptors, ListeningSocket, SocketRnic};

@@ -383,6 +383,15 @@ impl World {
                 assert_eq!(peer.qp.stats().atomic_responses, atomics);
                 let receives = sends + immediates + peer.plan.rtr_receives as u64;
                 assert_eq!(peer.qp.stats().receives, receives);
+                // Bytes of one side are placed on the other, of each kind and in both directions.
+                let other = peer.qp.stats();
+                let writes = planned(
+                    |action| matches!(action, Action::Write { target, .. } if !target.is_empty()),
+                );
+                assert_eq!(other.writes_placed, writes);
+                assert_eq!(other.write_bytes_placed, stats.write_bytes);
+                assert_eq!(other.receive_bytes, stats.send_bytes);
+                assert_eq!(other.read_response_bytes, stats.read_bytes);
                 let rtr = u64::from(side.is_active && is_read_rtr);
                 assert_eq!(peer.qp.stats().read_responses, reads + rtr);
                 assert_eq!(stats.flushed, side.plan.spare_receives as u64);

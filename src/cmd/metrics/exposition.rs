@@ -151,9 +151,19 @@ const OF_CONNECTIONS: &[Metric<Record>] = &[
     gauge("flue_qp_outstanding_requests", None, "Requests posted and not complete", |it| {
         it.rdma.as_ref().map(|rdma| Value::Gauge(rdma.outstanding as f64))
     }),
+    gauge("flue_qp_posted_receives", None, "Receives posted that no message has taken", |it| {
+        it.rdma.as_ref().map(|rdma| Value::Gauge(rdma.receives_posted as f64))
+    }),
     counter("flue_qp_sends", None, "Sends started", |it| qp(it, |rdma| rdma.sends)),
+    counter("flue_qp_send", BYTES, "Payload of Sends started", |it| qp(it, |rdma| rdma.send_bytes)),
     counter("flue_qp_writes", None, "RDMA Writes started", |it| qp(it, |rdma| rdma.writes)),
+    counter("flue_qp_write", BYTES, "Payload of RDMA Writes started", |it| {
+        qp(it, |rdma| rdma.write_bytes)
+    }),
     counter("flue_qp_reads", None, "RDMA Read Requests sent", |it| qp(it, |rdma| rdma.reads)),
+    counter("flue_qp_read", BYTES, "Payload of RDMA Read Responses placed", |it| {
+        qp(it, |rdma| rdma.read_bytes)
+    }),
     counter("flue_qp_atomics", None, "Atomic Requests sent", |it| qp(it, |rdma| rdma.atomics)),
     counter("flue_qp_immediates", None, "Immediate Data messages sent", |it| {
         qp(it, |rdma| rdma.immediates)
@@ -161,11 +171,23 @@ const OF_CONNECTIONS: &[Metric<Record>] = &[
     counter("flue_qp_receives", None, "Sends and immediate data received", |it| {
         qp(it, |rdma| rdma.receives)
     }),
+    counter("flue_qp_receive", BYTES, "Payload of Sends received", |it| {
+        qp(it, |rdma| rdma.receive_bytes)
+    }),
+    counter("flue_qp_placed_writes", None, "Writes of the peer placed in full", |it| {
+        qp(it, |rdma| rdma.writes_placed)
+    }),
+    counter("flue_qp_placed_write", BYTES, "Payload of the peer's Writes placed", |it| {
+        qp(it, |rdma| rdma.write_bytes_placed)
+    }),
     counter("flue_qp_placed_write_segments", None, "FPDUs of the peer's Writes placed", |it| {
         qp(it, |rdma| rdma.write_segments_placed)
     }),
     counter("flue_qp_read_responses", None, "Read Requests answered", |it| {
         qp(it, |rdma| rdma.read_responses)
+    }),
+    counter("flue_qp_read_response", BYTES, "Payload of Read Responses sent", |it| {
+        qp(it, |rdma| rdma.read_response_bytes)
     }),
     counter("flue_qp_atomic_responses", None, "Atomic Requests answered", |it| {
         qp(it, |rdma| rdma.atomic_responses)
@@ -303,7 +325,12 @@ mod tests {
         let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
         record.info = Some(Box::new(info()));
         record.qp = Some(77);
-        record.rdma = Some(Box::new(QueuePairCounters { writes: 9, ..Default::default() }));
+        record.rdma = Some(Box::new(QueuePairCounters {
+            writes: 9,
+            write_bytes: 90,
+            receives_posted: 4,
+            ..Default::default()
+        }));
         let [mut node] = listed(vec![record, connection("0.0.0.0:1", None)]);
         let counters = AdapterCounters { fpdu_bytes_sent: 4_000_000_001, ..Default::default() };
         node.adapter = Some(counters);
@@ -328,6 +355,8 @@ mod tests {
             format!("flue_tcp_acknowledged_bytes_total{{{of}}} 98552"),
             format!("flue_tcp_rtt_seconds{{{of}}} 0.00005"),
             format!("flue_qp_writes_total{{{of}}} 9"),
+            format!("flue_qp_write_bytes_total{{{of}}} 90"),
+            format!("flue_qp_posted_receives{{{of}}} 4.0"),
             "# TYPE flue_tcp_retransmissions_total counter".into(),
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");

@@ -83,7 +83,10 @@ pub struct RpingArgs {
     #[arg(short = 'v', long = "show")]
     pub show: bool,
 
-    /// No effect: the client compares received data with sent data anyway
+    /// Compare data with the text of its ping, computed again
+    ///
+    /// A server then checks the data of its client, and a client the data that it sent: a peer with the rights to write
+    /// may have changed it. A client compares received data with sent data in any case.
     #[arg(short = 'V', long)]
     pub validate: bool,
 

@@ -289,6 +289,9 @@ impl<'a> Run<'a> {
             Work::Show(length) => {
                 let data = self.data(0, length as usize);
                 let text = pattern::text_len(&data);
+                if let Side::Server(server) = side {
+                    self.validate(server.completed(), "client's data", &data)?;
+                }
                 if self.args.show {
                     console.print(format_args!("server ping data: {}", printable(&data[..text])));
                 }
@@ -312,6 +315,7 @@ impl<'a> Run<'a> {
             ))
             .with_hint("the peer must be a server of rping: flue rping -s, or rping -s"));
         }
+        self.validate(number, "sent data", &sent)?;
         if self.args.show {
             let text = pattern::text_len(&received);
             console.print(format_args!("ping data: {}", printable(&received[..text])));
@@ -319,6 +323,21 @@ impl<'a> Run<'a> {
         // The sink is cleared, so that stale data cannot match in the next comparison.
         self.buffer.write_at(DATA_AT + size, &vec![0; size]);
         Ok(())
+    }
+
+    /// With `--validate`, compares data with the text of a ping.
+    fn validate(&self, number: u32, what: &str, data: &[u8]) -> Result<(), Failure> {
+        if !self.args.validate {
+            return Ok(());
+        }
+        let mut text = vec![0; data.len()];
+        pattern::fill(&mut text, number);
+        pattern::first_difference(&text, data).map_or(Ok(()), |at| {
+            Err(Failure::work(format!(
+                "rping: ping {number}: {what}: octet {at}: {:#04x}, expected {:#04x}",
+                data[at], text[at]
+            )))
+        })
     }
 
     fn take(&mut self, side: &mut Side, result: &NdkResultEx) -> Result<(), Failure> {

@@ -6,13 +6,88 @@ use std::fmt::Write;
 use flue_adapter::word;
 use host_stack::stream::OffloadState;
 
+use super::listing::{Listed, Row};
 use crate::{
     control::{
         message::NodeName,
-        record::{QueuePairCounters, Record, TcpInfo},
+        record::{BufferMemory, QueuePairCounters, Record, TcpInfo, Timer, TimerKind},
     },
     units::format_rate,
 };
+
+/// Returns the pending timers in the format of `ss -o`.
+pub(super) fn timers(record: &Record) -> String {
+    let mut words = Fields(String::new());
+    for Timer { kind, left_ms, count } in record.timers.iter().flatten() {
+        let name = match kind {
+            TimerKind::Retransmit => "on",
+            TimerKind::KeepAlive => "keepalive",
+            TimerKind::TimeWait => "timewait",
+            TimerKind::Persist => "persist",
+        };
+        words.put("timer", format_args!("({name},{},{count})", left(*left_ms)));
+    }
+    words.0
+}
+
+/// Returns the owner of a connection: user and inode as `ss -e`, program and process, node and handle.
+pub(super) fn owner(listed: &Listed, node: &NodeName, row: &Row) -> String {
+    let mut words = Fields(String::new());
+    if let Some(uid) = listed.uid {
+        words.put("uid", uid);
+    }
+    if let Some(inode) = row.inode {
+        words.put("ino", inode);
+    }
+    if let Some(program) = &listed.program {
+        words.put("program", program);
+    }
+    words.put("pid", node.pid);
+    words.put("node", &node.tap);
+    words.put("handle", row.record.handle);
+    words.0
+}
+
+/// Returns the memory in the format of `ss -m`. Values that only the kernel has are omitted for offloaded connections.
+pub(super) fn memory(record: &Record) -> String {
+    let Some(memory) = &record.memory else { return String::new() };
+    let BufferMemory {
+        receive_bytes,
+        receive_max_bytes,
+        send_bytes,
+        send_max_bytes,
+        transmit_bytes,
+        forward_bytes,
+        options_bytes,
+        backlog_bytes,
+        drops,
+    } = *memory;
+    let values = [
+        ("r", Some(receive_bytes)),
+        ("rb", Some(receive_max_bytes)),
+        ("t", transmit_bytes),
+        ("tb", Some(send_max_bytes)),
+        ("f", forward_bytes),
+        ("w", Some(send_bytes)),
+        ("o", options_bytes),
+        ("bl", backlog_bytes),
+        ("d", drops),
+    ];
+    let values = values.into_iter().filter_map(|(name, value)| Some(format!("{name}{}", value?)));
+    format!("skmem:({})", values.collect::<Vec<_>>().join(","))
+}
+
+/// Formats a time as the timers of ss: minutes, seconds or milliseconds, or the two largest of them.
+fn left(millis: u64) -> String {
+    let (minutes, seconds, rest) = (millis / 60_000, millis / 1000 % 60, millis % 1000);
+    match (minutes, seconds) {
+        (10.., _) | (1.., 0) => format!("{minutes}min"),
+        (1.., _) => format!("{minutes}min{seconds}sec"),
+        (0, 0) => format!("{rest:03}ms"),
+        (0, 1..=9) if rest > 0 => format!("{seconds}.{rest:03}ms"),
+        (0, _) => format!("{seconds}sec"),
+    }
+}
 
 /// Returns the line below a connection.
 pub(super) fn of(record: &Record, node: &NodeName) -> String {
@@ -136,18 +211,26 @@ impl Fields {
         self.count("rcv_wnd", info.rcv_wnd_bytes.unwrap_or(0));
     }
 
-    /// Adds the counters of the queue pair: messages by kind, and FPDUs.
+    /// Adds the counters of the queue pair: messages and bytes by kind, and FPDUs.
     fn rdma(&mut self, counters: &QueuePairCounters) {
         let QueuePairCounters {
             outstanding,
+            receives_posted,
             sends,
+            send_bytes,
             writes,
+            write_bytes,
             reads,
+            read_bytes,
             atomics,
             immediates,
             receives,
+            receive_bytes,
+            writes_placed,
+            write_bytes_placed,
             write_segments_placed,
             read_responses,
+            read_response_bytes,
             atomic_responses,
             fpdus_sent,
             fpdus_received,
@@ -157,14 +240,22 @@ impl Fields {
         } = *counters;
         for (name, count) in [
             ("outstanding", outstanding),
+            ("receives_posted", receives_posted),
             ("sends", sends),
+            ("send_bytes", send_bytes),
             ("writes", writes),
+            ("write_bytes", write_bytes),
             ("reads", reads),
+            ("read_bytes", read_bytes),
             ("atomics", atomics),
             ("immediates", immediates),
             ("receives", receives),
+            ("receive_bytes", receive_bytes),
+            ("writes_placed", writes_placed),
+            ("write_bytes_placed", write_bytes_placed),
             ("write_segments_placed", write_segments_placed),
             ("read_responses", read_responses),
+            ("read_response_bytes", read_response_bytes),
             ("atomic_responses", atomic_responses),
             ("fpdus_out", fpdus_sent),
             ("fpdus_in", fpdus_received),

@@ -1,6 +1,7 @@
 //! Listing of a node, by a query of its control socket, and of several nodes at the same time.
 
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -11,7 +12,7 @@ use serde::Serialize;
 use crate::{
     control::{
         client,
-        message::{NodeName, Page},
+        message::{CaptureReport, NodeName, Page},
         record::{AdapterCounters, Record},
     },
     failure::Failure,
@@ -40,11 +41,13 @@ pub struct Row {
     pub record: Record,
     /// Throughput since the previous listing; null in the first one, and if the counters restarted.
     pub rates: Option<Rates>,
+    /// Inode of a kernel socket; null if not requested or not known.
+    pub inode: Option<u32>,
 }
 
 impl From<Record> for Row {
     fn from(record: Record) -> Self {
-        Self { record, rates: None }
+        Self { record, rates: None, inode: None }
     }
 }
 
@@ -56,11 +59,17 @@ pub struct Listed {
     /// Time of the reply.
     #[serde(skip)]
     pub at: Instant,
+    /// User id of its owner; null if the control socket was removed.
+    pub uid: Option<u32>,
+    /// Name of its program; null for a process of another user or in another namespace.
+    pub program: Option<String>,
     /// Name of the node; null if it did not reply.
     #[serde(flatten)]
     pub node: Option<NodeName>,
     /// Counters of the node's adapter; null for a node without one.
     pub adapter: Option<AdapterCounters>,
+    /// Capture that runs, or was ended by an error; null: none.
+    pub capture: Option<CaptureReport>,
     /// Listeners and connections.
     pub connections: Vec<Row>,
     /// Reason for the missing reply.
@@ -71,16 +80,27 @@ impl Listed {
     /// Queries the node at `control` for at most `limit`. `state`: include the three classes of offload state.
     pub fn query(control: &Path, state: bool, limit: Duration) -> (Self, Result<(), Failure>) {
         let listed = client::page(control, state, limit);
-        let (at, control) = (Instant::now(), control.to_owned());
+        let mut empty = Self {
+            control: control.to_owned(),
+            at: Instant::now(),
+            uid: control.metadata().ok().map(|it| it.uid()),
+            program: None,
+            node: None,
+            adapter: None,
+            capture: None,
+            connections: Vec::new(),
+            error: None,
+        };
         match listed {
-            Ok(Page { node, adapter, connections, more: _ }) => {
+            Ok(Page { node, adapter, capture, connections, more: _ }) => {
+                let program = client::program_name(node.pid);
                 let connections = connections.into_iter().map(Row::from).collect();
-                (Self { control, at, node: Some(node), adapter, connections, error: None }, Ok(()))
+                let node = Some(node);
+                (Self { program, node, adapter, capture, connections, ..empty }, Ok(()))
             }
             Err(failure) => {
-                let (connections, error) = (Vec::new(), Some(failure.message().to_owned()));
-                let listed = Self { control, at, node: None, adapter: None, connections, error };
-                (listed, Err(failure.into()))
+                empty.error = Some(failure.message().to_owned());
+                (empty, Err(failure.into()))
             }
         }
     }

@@ -2,7 +2,7 @@ use host_stack::{socket::OffloadPolicy, stream::OffloadState};
 
 use offload_engine::tcp::{CaState, CongestionAlgorithm};
 
-use super::*;
+use super::{listing::Rates, *};
 use crate::control::record::Record;
 pub(crate) use crate::control::record::{QueuePairCounters, Refused, TcpInfo};
 
@@ -24,6 +24,8 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
         remote,
         recv_q: Some(0),
         send_q: Some(128),
+        timers: None,
+        memory: None,
         offloads: u32::from(remote.is_some()),
         uploads: 0,
         last_upload_reason: None,
@@ -99,8 +101,17 @@ pub(crate) fn node() -> NodeName {
 
 pub(crate) fn listed(connections: Vec<Record>) -> [Listed; 1] {
     let connections = connections.into_iter().map(Row::from).collect();
-    let (control, at) = ("/x.sock".into(), Instant::now());
-    [Listed { control, at, node: Some(node()), adapter: None, connections, error: None }]
+    [Listed {
+        control: "/x.sock".into(),
+        at: Instant::now(),
+        uid: Some(1000),
+        program: Some("ping".into()),
+        node: Some(node()),
+        adapter: None,
+        capture: None,
+        connections,
+        error: None,
+    }]
 }
 
 fn args(line: &str) -> SsArgs {
@@ -125,11 +136,24 @@ State   Recv-Q  Send-Q  Local Address:Port  Peer Address:Port  Offload
 LISTEN  0       128           0.0.0.0:5000                *:*  InHost
 ESTAB   0       128          10.0.0.2:5000     10.0.0.1:43210  Offloaded
 ";
-    assert_eq!(render(&args("-a"), &nodes), expected);
+    assert_eq!(render_table(&args("-a"), &nodes), expected);
     let without: String = expected.lines().skip(1).map(|line| format!("{line}\n")).collect();
-    assert_eq!(render(&args("-aH"), &nodes), without);
-    let with = render(&args("-ap"), &nodes);
+    assert_eq!(render_table(&args("-aH"), &nodes), without);
+    let with = render_table(&args("-ap"), &nodes);
     assert!(with.lines().nth(1).unwrap().ends_with("node:((\"flue0\",pid=71))"), "{with}");
+}
+
+#[test]
+fn tables_fit_80_columns() {
+    let mut record = connection("10.77.100.102:50000", Some("10.77.100.101:43210"));
+    (record.recv_q, record.send_q) = (Some(262_144), Some(524_288));
+    let mut nodes = listed(vec![record]);
+    let rates = Rates { send_bps: 1.234e10, receive_bps: 9.87e8, ..Rates::default() };
+    nodes[0].connections[0].rates = Some(rates);
+    for line in ["", "--interval 1"] {
+        let text = render_table(&args(line), &nodes);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
 }
 
 // Order and names of ss -i (misc/ss.c of iproute2: tcp_stats_print).
@@ -143,10 +167,10 @@ fn tcp_info_has_the_names_of_ss() {
          busy:200ms rwnd_limited:50ms(25.0%) unacked:1 retrans:0/3 rcv_rtt:1.25 rcv_space:262144 \
          minrtt:0.012 snd_wnd:65536 rcv_wnd:262144 offloads:1 uploads:0";
     assert_eq!(format::of(&record, &node()), expected);
-    let text = render(&args("-iH"), &listed(vec![record.clone()]));
+    let text = render_table(&args("-iH"), &listed(vec![record.clone()]));
     assert_eq!(text.lines().count(), 2);
     assert_eq!(text.lines().nth(1).unwrap(), format!("\t {expected}"));
-    assert_eq!(render(&args("-iOH"), &listed(vec![record])).lines().count(), 1);
+    assert_eq!(render_table(&args("-iOH"), &listed(vec![record])).lines().count(), 1);
 }
 
 #[test]
@@ -182,10 +206,111 @@ fn queue_pair_has_its_number_and_that_of_its_peer() {
 fn queue_pair_has_its_counters() {
     let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
     record.qp = Some(7);
-    let counters = QueuePairCounters { outstanding: 2, sends: 3, reads: 1, ..Default::default() };
+    let counters = QueuePairCounters {
+        outstanding: 2,
+        receives_posted: 4,
+        sends: 3,
+        send_bytes: 96,
+        reads: 1,
+        write_bytes_placed: 8,
+        ..Default::default()
+    };
     record.rdma = Some(Box::new(counters));
-    let expected = "qp:7 outstanding:2 sends:3 reads:1 offloads:1 uploads:0";
+    let expected = "qp:7 outstanding:2 receives_posted:4 sends:3 send_bytes:96 reads:1 write_bytes_placed:8 \
+                    offloads:1 uploads:0";
     assert_eq!(format::of(&record, &node()), expected);
+}
+
+#[test]
+fn owner_memory_and_timers_have_the_format_of_ss() {
+    use crate::control::record::{BufferMemory, Timer, TimerKind};
+
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:1"));
+    record.timers = Some(vec![
+        Timer { kind: TimerKind::Retransmit, left_ms: 200, count: 3 },
+        Timer { kind: TimerKind::KeepAlive, left_ms: 7_199_000, count: 0 },
+    ]);
+    record.memory = Some(BufferMemory {
+        receive_bytes: 1,
+        receive_max_bytes: 2,
+        send_bytes: 3,
+        send_max_bytes: 4,
+        transmit_bytes: None,
+        forward_bytes: None,
+        options_bytes: None,
+        backlog_bytes: None,
+        drops: None,
+    });
+    let mut nodes = listed(vec![record.clone()]);
+    nodes[0].connections[0].inode = Some(9);
+    let below = |line: &str| render_table(&args(line), &nodes).lines().skip(1).collect::<String>();
+    assert_eq!(below("-oH"), "\t timer:(on,200ms,3) timer:(keepalive,119min,0)");
+    assert_eq!(below("-eH"), "\t uid:1000 ino:9 program:ping pid:71 node:flue0 handle:7");
+    assert_eq!(below("-mH"), "\t skmem:(r1,rb2,tb4,w3)");
+    assert!(below("-emoH").starts_with("\t timer:(on") && below("-emoH").ends_with("w3)"));
+    if let Some(memory) = &mut record.memory {
+        memory.transmit_bytes = Some(5);
+        (memory.forward_bytes, memory.options_bytes) = (Some(6), Some(7));
+        (memory.backlog_bytes, memory.drops) = (Some(8), Some(9));
+    }
+    assert_eq!(format::memory(&record), "skmem:(r1,rb2,t5,tb4,f6,w3,o7,bl8,d9)");
+    // Nothing is known of a connection in the host stack: no line follows.
+    let host = listed(vec![connection("10.0.0.2:5000", Some("10.0.0.1:1"))]);
+    assert_eq!(render_table(&args("-omH"), &host).lines().count(), 1);
+}
+
+// print_ms_timer of iproute2 (misc/ss.c).
+#[test]
+fn remaining_time_has_the_format_of_ss() {
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:1"));
+    for (left_ms, text) in [
+        (0, "000ms"),
+        (4_200, "4.200ms"),
+        (4_000, "4sec"),
+        (12_345, "12sec"),
+        (60_000, "1min"),
+        (64_000, "1min4sec"),
+        (7_190_000, "119min"),
+    ] {
+        use crate::control::record::{Timer, TimerKind};
+        record.timers = Some(vec![Timer { kind: TimerKind::Persist, left_ms, count: 0 }]);
+        assert_eq!(format::timers(&record), format!("timer:(persist,{text},0)"));
+    }
+}
+
+#[test]
+fn summary_has_totals_by_state_and_data_path() {
+    let mut pair = connection("10.0.0.2:5000", Some("10.0.0.1:1"));
+    pair.rdma = Some(Box::new(QueuePairCounters {
+        outstanding: 3,
+        receives_posted: 5,
+        ..Default::default()
+    }));
+    let v6 = connection("[fd00::2]:5000", Some("[fd00::1]:1"));
+    let listed = listed(vec![connection("0.0.0.0:5000", None), pair, v6]);
+    let expected = "\
+Nodes: 1
+TCP:   3 (ESTAB 2, LISTEN 1)
+RDMA:  1 queue pair (3 requests outstanding, 5 receives posted)
+
+Data path  Total  IPv4  IPv6  Queue pairs
+InHost         1     1     0            0
+Offloaded      2     1     1            1
+";
+    let nodes = ListedNodes::new(listed.to_vec());
+    assert_eq!(render(&args("-s"), &nodes), expected);
+    let document = serde_json::to_value(&nodes).unwrap();
+    assert_eq!(document["summary"]["states"]["ESTAB"], 2);
+    assert_eq!(document["summary"]["data_paths"]["Offloaded"]["queue_pairs"], 1);
+    for other in ["-si", "-se", "-sO"] {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            _ss: SsArgs,
+        }
+        assert!(Line::try_parse_from(["ss", other]).is_err(), "{other} would change nothing");
+    }
 }
 
 #[test]
@@ -198,14 +323,14 @@ fn connections_of_several_nodes_are_grouped() {
     let own = std::process::id();
     let program = client::program_name(own).unwrap();
     let nodes = [one(own), one(u32::MAX)];
-    let text = render(&args(""), &nodes);
+    let text = render_table(&args(""), &nodes);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 5, "{text}");
     assert_eq!(lines[1], format!("flue0: {program}, pid {own}"));
     assert_eq!(lines[3], "flue0: pid 4294967295");
     // Lines for scripts, and a single node, have no headings.
     for (line, nodes) in [("-H", &nodes[..]), ("-O", &nodes), ("", &nodes[..1])] {
-        assert!(!render(&args(line), nodes).contains("pid"), "{line}");
+        assert!(!render_table(&args(line), nodes).contains("pid"), "{line}");
     }
 }
 
@@ -229,16 +354,29 @@ fn document_has_all_keys() {
     nodes.push(Listed {
         control: "/y.sock".into(),
         at: Instant::now(),
+        uid: None,
+        program: None,
         node: None,
         adapter: None,
+        capture: None,
         connections: Vec::new(),
         error: Some("late".into()),
     });
-    let document = serde_json::to_value(ListedNodes { unix_time_ns: 7, nodes }).unwrap();
+    let document = serde_json::to_value(ListedNodes::new(nodes)).unwrap();
     let connection = &document["nodes"][0]["connections"][0];
     assert_eq!(document["nodes"][0]["tap"], "flue0");
     assert_eq!(connection["offload_state"], "Offloaded");
-    for key in ["last_upload_reason", "last_refusal", "info", "state_tree", "rdma", "rates"] {
+    for key in [
+        "last_upload_reason",
+        "last_refusal",
+        "info",
+        "state_tree",
+        "rdma",
+        "rates",
+        "timers",
+        "memory",
+        "inode",
+    ] {
         assert!(connection.get(key).is_some_and(serde_json::Value::is_null), "{key}");
     }
     assert_eq!(document["nodes"][1]["error"], "late");

@@ -1,7 +1,8 @@
 //! `flue top`: live view of connections and queue pairs of all nodes of the user.
 //!
 //! `model` is the state and `view` the drawing, both without a terminal. A thread lists the nodes at each interval,
-//! and a thread per request migrates a connection, so that a node that does not reply does not block the keys.
+//! and a thread per request migrates a connection or starts a capture, so that a node that does not reply does not
+//! block the keys.
 
 mod model;
 mod view;
@@ -29,7 +30,7 @@ use self::{
 };
 use crate::{
     cmd::{
-        hand_over,
+        capture, hand_over,
         ss::{
             filter::{Filter, States},
             listing,
@@ -51,7 +52,8 @@ const MOVE_LIMIT: Duration = Duration::from_secs(5);
 /// Show connections and queue pairs of running nodes, live
 ///
 /// Nodes on a TAP and programs under "flue run", with data path, throughput, round-trip time and retransmissions. Keys
-/// sort and filter, and offload or upload the selected connection; ? lists them. NO_COLOR disables colors.
+/// sort, filter, offload or upload the selected connection, and capture its node; ? lists them. NO_COLOR disables
+/// colors.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue top
@@ -141,8 +143,8 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let mut view = View {
         model: Model::new(filter),
         screen,
-        moved: mpsc::channel(),
-        is_moving: false,
+        replies: mpsc::channel(),
+        is_requesting: false,
         display,
     };
     let ended = view.run(&waker, &listings);
@@ -167,10 +169,10 @@ fn sample(nodes: &Nodes) -> Sample {
 struct View {
     model: Model,
     screen: Screen,
-    /// Results of migrations.
-    moved: (Sender<String>, Receiver<String>),
-    /// True while a connection is being migrated.
-    is_moving: bool,
+    /// Replies of nodes to requests of keys.
+    replies: (Sender<String>, Receiver<String>),
+    /// True while a reply is outstanding.
+    is_requesting: bool,
     display: Display,
 }
 
@@ -197,8 +199,8 @@ impl View {
                     return Err(Failure::work("listing: thread panicked"));
                 }
             }
-            if let Ok(message) = self.moved.1.try_recv() {
-                self.is_moving = false;
+            if let Ok(message) = self.replies.1.try_recv() {
+                self.is_requesting = false;
                 self.model.set_message(message);
                 is_changed = true;
             }
@@ -240,6 +242,7 @@ impl View {
             KeyCode::Char('p') => self.model.toggle_pause(),
             KeyCode::Char('o') => self.migrate(Destination::Target),
             KeyCode::Char('u') => self.migrate(Destination::Host),
+            KeyCode::Char('c') => self.toggle_capture(),
             KeyCode::Up | KeyCode::Char('k') => self.model.select(-1),
             KeyCode::Down | KeyCode::Char('j') => self.model.select(1),
             KeyCode::PageUp => self.model.select(-page),
@@ -276,29 +279,58 @@ impl View {
         }
     }
 
-    /// Migrates the selected connection, one at a time.
+    /// Migrates the selected connection.
     fn migrate(&mut self, to: Destination) {
+        self.keep_selection();
         let Some((_, entry)) = self.model.selected() else { return };
-        if self.is_moving {
-            self.model.set_message("the previous migration is pending");
+        let (control, record) = (entry.control.clone(), entry.row.record.clone());
+        let verb = if to == Destination::Target { "offload" } else { "upload" };
+        let name = format!("{}: {verb}", model::ends(entry));
+        self.request(&name, move || {
+            let moved = hand_over::hand_over(&control, &record, to, MOVE_LIMIT);
+            moved.map_or_else(|failure| failure.message, |it| hand_over::describe(&it))
+        });
+    }
+
+    /// Stops the capture of the selected node, or starts one to a file in the working directory.
+    fn toggle_capture(&mut self) {
+        self.keep_selection();
+        let Some((_, entry)) = self.model.selected() else { return };
+        let control = entry.control.clone();
+        let is_running = entry.capture.as_ref().is_some_and(|it| it.is_running);
+        let verb = if is_running { "end of the capture" } else { "capture" };
+        let name = format!("{} (pid {}): {verb}", entry.node, entry.pid);
+        self.request(&name, move || {
+            let report = match is_running {
+                true => client::capture(&control, None).map_err(Failure::from),
+                false => capture::start(&control, None),
+            };
+            report.map_or_else(|failure| failure.message, |it| capture::describe(&it))
+        });
+    }
+
+    /// Keeps the selection on its connection from now on: the next key is for the same one.
+    fn keep_selection(&mut self) {
+        self.model.select(0);
+    }
+
+    /// Sends a request to a node on a thread, one at a time. It returns the message.
+    fn request(&mut self, name: &str, request: impl FnOnce() -> String + Send + 'static) {
+        if self.is_requesting {
+            self.model.set_message("the previous request is pending");
             return;
         }
-        let (control, record) = (entry.control.clone(), entry.row.record.clone());
-        let (name, sender) = (model::ends(entry), self.moved.0.clone());
-        let request = move || {
-            let moved = hand_over::hand_over(&control, &record, to, MOVE_LIMIT);
-            let message =
-                moved.map_or_else(|failure| failure.message, |it| hand_over::describe(&it));
+        let sender = self.replies.0.clone();
+        let run = move || {
             // The view may have ended.
-            let _ = sender.send(message);
+            let _ = sender.send(request());
         };
-        let verb = if to == Destination::Target { "offload" } else { "upload" };
-        match thread::Builder::new().name("flue-move".into()).spawn(request) {
+        match thread::Builder::new().name("flue-request".into()).spawn(run) {
             Ok(_) => {
-                self.is_moving = true;
-                self.model.set_message(format!("{name}: {verb} requested"));
+                self.is_requesting = true;
+                self.model.set_message(format!("{name} requested"));
             }
-            Err(error) => self.model.set_message(format!("{name}: {verb}: {error}")),
+            Err(error) => self.model.set_message(format!("{name}: {error}")),
         }
     }
 }

@@ -8,12 +8,15 @@ use std::{
 };
 
 use crate::{
-    cmd::ss::{
-        filter::Filter,
-        listing::{Listed, Rates, Row},
-        rates::RateMeter,
+    cmd::{
+        capture,
+        ss::{
+            filter::Filter,
+            listing::{Listed, Rates, Row},
+            rates::RateMeter,
+        },
     },
-    control::record::shown,
+    control::{message::CaptureReport, record::shown},
 };
 
 /// Number of samples in the history of a connection.
@@ -104,6 +107,8 @@ pub(super) struct Entry {
     pub(super) node: String,
     /// Process id of the node.
     pub(super) pid: u32,
+    /// Capture of its node.
+    pub(super) capture: Option<CaptureReport>,
     /// The connection and its throughput.
     pub(super) row: Row,
 }
@@ -157,6 +162,8 @@ pub(super) struct Totals {
     pub(super) nodes: usize,
     /// Connections of all nodes that the filter selects.
     pub(super) connections: usize,
+    /// Captures that run.
+    pub(super) captures: usize,
     /// Bits per second sent.
     pub(super) send_bps: f64,
     /// Bits per second received.
@@ -224,7 +231,7 @@ impl Model {
         self.meter.measure(&mut sample.nodes);
         let mut histories = HashMap::with_capacity(self.histories.len());
         for Listed { control, connections, .. } in &sample.nodes {
-            for Row { record, rates } in connections {
+            for Row { record, rates, .. } in connections {
                 let key = (control.clone(), record.handle);
                 let mut history = self.histories.remove(&key).unwrap_or_default();
                 history.push_back(rates.map(|it| (it.send_bps + it.receive_bps) as u64));
@@ -250,6 +257,16 @@ impl Model {
         if let Some(ended) = ended {
             self.set_message(format!("{ended}: node ended"));
         }
+        let error_of =
+            |listed: &Listed| listed.capture.as_ref().filter(|it| it.error.is_some()).cloned();
+        let was = |new: &Listed| {
+            let old = self.sample.nodes.iter().find(|old| old.control == new.control);
+            old.and_then(error_of)
+        };
+        let ended = sample.nodes.iter().filter(|new| was(new).is_none()).find_map(error_of);
+        if let Some(ended) = ended {
+            self.set_message(capture::describe(&ended));
+        }
         let errors = sample.nodes.iter().filter_map(|listed| listed.error.as_ref());
         if let Some(error) = sample.error.iter().chain(errors).next() {
             self.set_message(error.clone());
@@ -263,6 +280,7 @@ impl Model {
         for listed in &self.sample.nodes {
             let Some(node) = &listed.node else { continue };
             totals.nodes += 1;
+            totals.captures += usize::from(listed.capture.as_ref().is_some_and(|it| it.is_running));
             let program = self.sample.programs.get(&node.pid).filter(|_| node.addresses.is_empty());
             for row in listed.connections.iter().filter(|row| self.filter.shows(&row.record)) {
                 let rates = row.rates.unwrap_or_default();
@@ -273,6 +291,7 @@ impl Model {
                     control: listed.control.clone(),
                     node: program.unwrap_or(&node.tap).clone(),
                     pid: node.pid,
+                    capture: listed.capture.clone(),
                     row: row.clone(),
                 });
             }

@@ -32,14 +32,14 @@ const OPTIONAL: [Column; 8] = [
 ];
 /// Minimum width of the history of throughput.
 const HISTORY_WIDTH_MIN: usize = 8;
-/// Lines below the table: heading and three lines of the selected connection, and the keys.
-const FOOTER_LINES: u16 = 5;
+/// Lines below the table: heading and four lines of the selected connection, and the keys.
+const FOOTER_LINES: u16 = 6;
 /// Minimum height of a screen with the lines of the selected connection.
 const DETAIL_HEIGHT_MIN: u16 = 12;
 /// Levels of the history, from the lowest.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Keys, on the last line.
-const KEYS: &str = "q quit  ? help  s sort  r reverse  / filter  p pause  o offload  u upload";
+const KEYS: &str = "q quit  ? help  s sort  r reverse  / filter  p pause  o/u migrate  c capture";
 /// Text of the help.
 const HELP: &[&str] = &[
     "Keys",
@@ -47,6 +47,7 @@ const HELP: &[&str] = &[
     "  s, r     sort by the next column, reverse the order",
     "  /        filter, as of flue ss: dport = :7174, offload kernel, state all",
     "  o, u     offload or upload the selected connection",
+    "  c        capture the node of the selected connection to a file, or stop it",
     "  p        pause",
     "  ?        this help",
     "  q        quit",
@@ -126,6 +127,9 @@ fn summary(model: &Model, screen: &Screen) -> String {
         format_rate(totals.send_bps),
         format_rate(totals.receive_bps),
     );
+    if totals.captures > 0 {
+        text.push_str("  capture");
+    }
     let state = if model.is_paused() { "paused" } else { screen.interval.as_str() };
     let _ = write!(text, "  {state}");
     text
@@ -390,9 +394,9 @@ fn fit(values: &[String], width: usize) -> String {
 }
 
 /// Returns the values of a connection, the most important first in each line.
-fn details(entry: &Entry) -> [Vec<String>; 3] {
+fn details(entry: &Entry) -> [Vec<String>; 4] {
     let record = &entry.row.record;
-    let mut lines = [Vec::new(), Vec::new(), Vec::new()];
+    let mut lines = [const { Vec::new() }; 4];
     if let Some(info) = record.info.as_deref() {
         let time = |time: Option<u64>| time.map_or_else(|| UNKNOWN.to_owned(), short_time);
         lines[0] = vec![
@@ -412,6 +416,18 @@ fn details(entry: &Entry) -> [Vec<String>; 3] {
     } else {
         lines[0] = vec!["no counters: the host stack has the connection".into()];
     }
+    if let Some(capture) = &entry.capture {
+        let file =
+            capture.path.file_name().map_or_else(Default::default, |it| it.to_string_lossy());
+        match &capture.error {
+            None => {
+                let frames = short(capture.frames as f64);
+                lines[1].push(format!("capture {file} {frames} frames"));
+            }
+            // First, because long values are omitted.
+            Some(error) => lines[1].insert(0, format!("capture {file} ended: {error}")),
+        }
+    }
     let queue = record.send_q.map_or_else(|| UNKNOWN.to_owned(), format_bytes);
     let reason = record.last_upload_reason.as_ref();
     lines[1].extend([
@@ -421,15 +437,24 @@ fn details(entry: &Entry) -> [Vec<String>; 3] {
     ]);
     lines[1].extend(reason.map(|reason| format!("upload reason {reason}")));
     if let Some(rdma) = record.rdma.as_deref() {
-        let counts = [
-            ("sends", rdma.sends),
-            ("writes", rdma.writes),
-            ("reads", rdma.reads),
-            ("atomics", rdma.atomics),
-            ("receives", rdma.receives),
-            ("outstanding", rdma.outstanding),
+        let count = |name: &str, count: u64| format!("{name} {}", short(count as f64));
+        let sized = |name: &str, count: u64, bytes: u64| {
+            format!("{name} {}/{}B", short(count as f64), short(bytes as f64))
+        };
+        lines[2] = vec![
+            sized("own: sends", rdma.sends, rdma.send_bytes),
+            sized("writes", rdma.writes, rdma.write_bytes),
+            sized("reads", rdma.reads, rdma.read_bytes),
+            count("atomics", rdma.atomics),
+            count("outstanding", rdma.outstanding),
         ];
-        lines[2].extend(counts.map(|(name, count)| format!("{name} {}", short(count as f64))));
+        lines[3] = vec![
+            sized("peer: sends", rdma.receives, rdma.receive_bytes),
+            sized("writes", rdma.writes_placed, rdma.write_bytes_placed),
+            sized("reads", rdma.read_responses, rdma.read_response_bytes),
+            count("atomics", rdma.atomic_responses),
+            count("posted", rdma.receives_posted),
+        ];
     } else if let Some(refused) = &record.last_refusal {
         lines[2].push(format!("refused {}: {}", record.refusals, refused.message));
     }
@@ -454,6 +479,7 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::{super::model::tests::*, *};
+    use crate::control::{message::CaptureReport, record::QueuePairCounters};
 
     fn text(model: &Model, screen: &Screen, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -497,12 +523,78 @@ mod tests {
             assert!(at, "{words:?}: {shown:#?}");
         }
         assert!(shown[2].ends_with("▂▄▂▁█"), "{shown:#?}");
-        assert!(shown[19].starts_with("10.77.0.2:7174 - 10.77.0.1:40002  flue0 (pid 71)"));
-        assert!(shown[19].ends_with("1 of 4"), "{shown:#?}");
-        assert!(shown[20].starts_with("rtt 50.0µs  min 12.0µs  rto 204ms  cwnd 14.1 KiB"));
-        assert!(shown[20].ends_with("mss 1448  retrans 3  lost 0"), "whole values: {shown:#?}");
+        assert!(shown[18].starts_with("10.77.0.2:7174 - 10.77.0.1:40002  flue0 (pid 71)"));
+        assert!(shown[18].ends_with("1 of 4"), "{shown:#?}");
+        assert!(shown[19].starts_with("rtt 50.0µs  min 12.0µs  rto 204ms  cwnd 14.1 KiB"));
+        assert!(shown[19].ends_with("mss 1448  retrans 3  lost 0"), "whole values: {shown:#?}");
         assert!(HELP.iter().chain([&KEYS]).all(|text| text.chars().count() <= 80));
         assert_eq!(shown[23], KEYS);
+    }
+
+    #[test]
+    fn capture_has_its_file_and_its_error() {
+        let mut entry = model().entries()[0].clone();
+        let mut capture = CaptureReport {
+            path: "/tmp/flue-flue0-71.pcapng".into(),
+            is_running: true,
+            frames: 12_345,
+            error: None,
+        };
+        let line = |entry: &Entry| fit(&details(entry)[1], 80);
+        let mut running = sample(Instant::now(), 0, 0);
+        running.nodes[0].capture = Some(capture.clone());
+        let mut recording = Model::new(filter(""));
+        recording.update(running);
+        assert!(text(&recording, &screen(), 80, 24)[0].ends_with("  capture  1 s"));
+        entry.capture = Some(capture.clone());
+        let shown = line(&entry);
+        assert!(shown.contains("  capture flue-flue0-71.pcapng 12.3k frames"), "{shown}");
+        (capture.is_running, capture.error) = (false, Some("No space left on device".into()));
+        entry.capture = Some(capture.clone());
+        let shown = line(&entry);
+        assert!(shown.contains("capture flue-flue0-71.pcapng ended: No space left"), "{shown}");
+        // The error is a message once.
+        let (mut model, start) = (model(), Instant::now());
+        for (second, is_new) in [(20, true), (21, false)] {
+            model.clear_message();
+            let mut sample = sample(start, second, 0);
+            sample.nodes[0].capture = Some(capture.clone());
+            model.update(sample);
+            let expected = "capture /tmp/flue-flue0-71.pcapng: ended after 12345 frames: No space left on device";
+            assert_eq!(model.message() == Some(expected), is_new, "{:?}", model.message());
+        }
+    }
+
+    // The largest counters of both directions fit 80 columns.
+    #[test]
+    fn queue_pair_has_counters_of_both_directions() {
+        let mut entry = model().entries()[1].clone();
+        let counters = QueuePairCounters {
+            outstanding: 128,
+            receives_posted: 64,
+            sends: 1_230_000,
+            send_bytes: 9_990_000_000,
+            writes: 102_000,
+            write_bytes: 6_680_000_000,
+            reads: 777_000,
+            read_bytes: 888_000_000,
+            atomics: 123_000,
+            receives: 5,
+            receive_bytes: 80,
+            writes_placed: 3,
+            write_bytes_placed: 196_608,
+            read_responses: 2,
+            read_response_bytes: 131_072,
+            atomic_responses: 1,
+            ..Default::default()
+        };
+        entry.row.record.rdma = Some(Box::new(counters));
+        let [_, _, own, peer] = details(&entry).map(|line| fit(&line, 80));
+        let expected =
+            "own: sends 1.23M/9.99GB  writes 102k/6.68GB  reads 777k/888MB  atomics 123k";
+        assert_eq!(own.strip_suffix("  outstanding 128").unwrap_or(&own), expected);
+        let expected = "peer: sends 5/80B  writes 3/197kB  reads 2/131kB  atomics 1  posted 64";
+        assert_eq!(peer, expected);
     }
 
     #[test]

@@ -34,6 +34,10 @@ struct State {
     /// Listings until a move completes.
     listings_left: u32,
     move_requests: u32,
+    /// Output of the capture that runs, with the interface's name.
+    capture: Option<(CaptureOutput, String)>,
+    /// Error of the capture's output.
+    capture_error: Option<String>,
 }
 
 impl Controlled for Fake {
@@ -89,6 +93,24 @@ impl Controlled for Fake {
 
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
         self.0.lock().unwrap().queue_pairs.clone()
+    }
+
+    fn start_capture(&self, interface: &str, open: &mut OpenCapture<'_>) -> io::Result<()> {
+        self.0.lock().unwrap().capture = Some((open(0)?, interface.to_owned()));
+        // A second queue, whose file cannot be created: none is left.
+        open(1).map(drop).inspect_err(|_| drop(self.stop_capture()))
+    }
+
+    fn stop_capture(&self) -> Option<CaptureStatus> {
+        let status = self.capture();
+        self.0.lock().unwrap().capture = None;
+        status
+    }
+
+    fn capture(&self) -> Option<CaptureStatus> {
+        let state = self.0.lock().unwrap();
+        let error = state.capture_error.clone();
+        state.capture.as_ref().map(|_| CaptureStatus { frames: 7, error })
     }
 
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
@@ -340,7 +362,8 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
         qp: 77,
         peer_qp: Some(78),
         outstanding: 3,
-        stats: QpStats { writes: 9, ..QpStats::default() },
+        receives_posted: 5,
+        stats: QpStats { writes: 9, write_bytes: 90, ..QpStats::default() },
     };
     let path = path("pairs");
     fake.0.lock().unwrap().queue_pairs = vec![entry];
@@ -349,8 +372,57 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
     let numbers: Vec<_> = records.iter().map(|record| (record.qp, record.peer_qp)).collect();
     assert_eq!(numbers, [(Some(77), Some(78)), (None, None), (None, None)]);
     let counters = records[0].rdma.as_deref().copied().unwrap();
-    assert_eq!((counters.outstanding, counters.writes, counters.reads), (3, 9, 0));
+    assert_eq!((counters.outstanding, counters.receives_posted), (3, 5));
+    assert_eq!((counters.writes, counters.write_bytes, counters.reads), (9, 90, 0));
     assert_eq!(records[1].rdma, None);
+}
+
+// The listing has the capture until it is stopped; an error of its file ends it, and stays until then.
+#[test]
+fn capture_is_started_listed_and_stopped() {
+    let fake = Fake::default();
+    let control = start(fake.clone(), name(), path("capture")).unwrap();
+    let socket = control.path();
+    let directory = std::env::temp_dir().join(format!("flue-captures-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let (file, second) = (directory.join("a.pcapng"), directory.join("a.1.pcapng"));
+    let listed = || client::page(socket, false, client::LIMIT).unwrap().capture;
+    let refused = |file: Option<&Path>| {
+        client::capture(socket, file.map(Path::to_owned)).unwrap_err().message().to_owned()
+    };
+    assert_eq!((listed(), refused(None)), (None, "capture: none is running".into()));
+    assert_eq!(refused(Some(Path::new("a"))), "capture a: expected an absolute path");
+
+    let running = |frames, error: Option<&str>| CaptureReport {
+        path: file.clone(),
+        is_running: error.is_none(),
+        frames,
+        error: error.map(str::to_owned),
+    };
+    assert_eq!(client::capture(socket, Some(file.clone())).unwrap(), running(0, None));
+    assert!(file.exists() && second.exists(), "a file for each queue");
+    assert_eq!(fake.0.lock().unwrap().capture.as_ref().unwrap().1, name().tap);
+    assert_eq!(listed(), Some(running(7, None)));
+    let other = refused(Some(&directory.join("b.pcapng")));
+    assert!(other.ends_with(&format!("already running: {}", file.display())), "{other}");
+    let stopped = CaptureReport { is_running: false, ..running(7, None) };
+    assert_eq!(client::capture(socket, None).unwrap(), stopped);
+    assert_eq!((listed(), fake.capture()), (None, None));
+
+    // The file exists now; and so does that of the second queue: the first one is removed.
+    assert!(refused(Some(&file)).contains("File exists"));
+    fs::remove_file(&file).unwrap();
+    assert!(refused(Some(&file)).contains("File exists"));
+    assert!(!file.exists() && second.exists() && fake.capture().is_none());
+
+    fs::remove_file(&second).unwrap();
+    client::capture(socket, Some(file.clone())).unwrap();
+    fake.0.lock().unwrap().capture_error = Some("No space left on device".into());
+    let full = running(7, Some("No space left on device"));
+    assert_eq!((listed(), fake.capture()), (Some(full.clone()), None));
+    assert_eq!((listed(), client::capture(socket, None).unwrap()), (Some(full.clone()), full));
+    assert_eq!(listed(), None);
+    fs::remove_dir_all(directory).unwrap();
 }
 
 // A connection on a kernel socket has the statistics of the kernel. Values that the kernel does not have are null.

@@ -141,8 +141,9 @@ fn both_directions_are_recorded_with_checksums_times_and_comments() {
     transmit(&mut a, Instant::ZERO, &whole, TxOffload::default());
     transmit(&mut a, later, &large, segment_offload(&large, place, 1448));
     assert_eq!(receive_all(&mut b, later).len(), 2);
-    assert_eq!((a.frames_recorded(), b.frames_recorded()), (2, 2));
-    a.flush().unwrap();
+    let frames = |status: Option<CaptureStatus>| status.map(|it| it.frames);
+    assert_eq!((frames(a.status()), frames(b.status())), (Some(2), Some(2)));
+    a.flush_file().unwrap();
     drop(b);
 
     let sent = packets(&out_a.0.lock().unwrap(), "tap0");
@@ -169,7 +170,7 @@ fn refused_frames_are_not_recorded() {
     let frame = tcp_frame(false, 1, b"x");
     assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Sent);
     assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Full);
-    assert_eq!((a.frames_recorded(), a.stats().tx_full), (1, 1));
+    assert_eq!((a.status().unwrap().frames, a.stats().tx_full), (1, 1));
 }
 
 #[test]
@@ -201,11 +202,39 @@ fn write_error_ends_capture_but_not_traffic() {
         assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Sent);
         receive_all(&mut b, Instant::ZERO);
     }
-    assert_eq!(a.error().map(io::Error::kind), Some(io::ErrorKind::StorageFull));
+    let status = a.status().unwrap();
+    assert!(status.error.is_some_and(|error| error.contains("space")));
     assert!(!a.uses_comments());
-    assert!((200..600).contains(&a.frames_recorded()));
+    assert!((200..600).contains(&status.frames));
     assert_eq!((a.stats().tx_frames, b.stats().rx_frames), (600, 600));
-    a.flush().unwrap();
+    a.flush_file().unwrap();
+}
+
+// Frames before the start and after the end of a capture are not recorded, and a second capture has a file of its own.
+#[test]
+fn capture_starts_and_stops_while_the_link_is_used() {
+    let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
+    let mut a = CaptureLink::idle(a);
+    let frame = tcp_frame(false, 1, b"x");
+    let mut send = |a: &mut CaptureLink<_, Shared>, count: usize| {
+        for _ in 0..count {
+            let sent = transmit(a, Instant::ZERO, &frame, TxOffload::default());
+            assert_eq!(sent, TxOutcome::Sent);
+        }
+        receive_all(&mut b, Instant::ZERO);
+    };
+    send(&mut a, 1);
+    assert_eq!((a.status(), a.stop(), a.uses_comments()), (None, None, false));
+    for count in [2, 3] {
+        let output = Shared::default();
+        a.start(Recorder::new(output.clone(), "tap0", 0).unwrap());
+        assert!(a.uses_comments());
+        send(&mut a, count);
+        let expected = CaptureStatus { frames: count as u64, error: None };
+        assert_eq!(a.stop(), Some(expected));
+        send(&mut a, 1);
+        assert_eq!(packets(&output.0.lock().unwrap(), "tap0").len(), count);
+    }
 }
 
 #[test]

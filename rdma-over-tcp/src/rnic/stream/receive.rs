@@ -340,9 +340,14 @@ impl Receiver {
                 self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
             granted.place(payload);
             qp.stats.write_segments_placed += 1;
+            qp.stats.write_bytes_placed += payload.len() as u64;
+            qp.stats.writes_placed += u64::from(segment.last);
             return Ok(placed);
         }
-        self.writes.accept(segment, 0).map_err(|error| error.wire())
+        let placed = self.writes.accept(segment, 0).map_err(|error| error.wire())?;
+        // Empty messages are not counted: RTRs and workarounds for the accept race are such Writes.
+        qp.stats.writes_placed += u64::from(placed.message_octets.is_some_and(|octets| octets > 0));
+        Ok(placed)
     }
 
     fn read_request(
@@ -476,6 +481,7 @@ impl Receiver {
             }
             return Err(WireError::DdpLocalCatastrophic.into());
         }
+        qp.stats.read_bytes += payload.len() as u64;
         if is_complete {
             let first = qp.sends.sges(serial).next();
             let Some(request) = qp.sends.get_mut(serial) else { return Ok(()) };
@@ -514,6 +520,7 @@ fn complete_receive(
     let Objects { qps, completed, .. } = objects;
     if let Some(qp) = qps.get_mut(id) {
         qp.stats.receives += 1;
+        qp.stats.receive_bytes += u64::from(bytes);
         qp.complete_receiving(outcome, completed);
     }
 }

@@ -350,6 +350,7 @@ impl Transmitter {
                     let range = (cut.offset, cut.octets);
                     self.push_response(qp.user(), regions, read, &header, range, builder)?;
                     qp.stats.read_responses += u64::from(cut.last);
+                    qp.stats.read_response_bytes += u64::from(cut.octets);
                 }
                 OutboundMessage::AtomicResponse { .. } => {
                     self.push_header(builder, &header);

@@ -5,19 +5,19 @@
 //! and sequence numbers count from it. Every write and read is one segment, or several if it exceeds the maximum. The
 //! kernel's segmentation, acknowledgments and retransmits are not captured; tcpdump shows them. The payload of a Send
 //! or Write is read once more for the capture: a consumer that changes it while the request is pending gets other bytes
-//! in the capture.
+//! in the capture. A capture that starts later has the data of open connections from then on; Wireshark decodes MPA of
+//! connections whose start is in the capture.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::{
     fmt,
     net::{IpAddr, SocketAddr},
 };
-use std::io::Write;
 
 use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader};
 use hashbrown::HashMap;
 use offload_engine::{
-    link::{Direction, Recorder},
+    link::{CaptureOutput, CaptureStatus, Direction, Recorder},
     memory::Piece,
     time::Instant,
 };
@@ -36,9 +36,6 @@ const HOPS: u8 = 64;
 /// Ethernet addresses: kernel sockets have none.
 const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const FAR: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-/// Destination of a capture.
-pub type CaptureOutput = Box<dyn Write + Send>;
 
 /// Capture of the connections of one adapter.
 pub(super) struct Capture {
@@ -132,15 +129,31 @@ impl Capture {
         Self { recorder, flows: HashMap::new(), payload: Vec::new(), frame: Vec::new() }
     }
 
+    /// Adds a connection that was established before the capture. Its data is recorded from now on, without a
+    /// handshake.
+    pub(super) fn adopt(&mut self, id: StreamId, (local, remote): (SocketAddr, SocketAddr)) {
+        self.flows.insert(id, Flow { local, remote, sent: 0, received: 0 });
+    }
+
+    /// Returns the number of frames recorded, and the error that ended the recording.
+    pub(super) fn status(&self) -> CaptureStatus {
+        self.recorder.status()
+    }
+
+    /// Writes buffered frames, and returns the final state.
+    pub(super) fn finish(self) -> CaptureStatus {
+        self.recorder.finish()
+    }
+
     /// Records an established connection; `is_passive`: true if it was accepted.
     pub(super) fn open(
         &mut self,
         now: Instant,
         id: StreamId,
-        (local, remote): (SocketAddr, SocketAddr),
+        addresses: (SocketAddr, SocketAddr),
         is_passive: bool,
     ) {
-        self.flows.insert(id, Flow { local, remote, sent: 0, received: 0 });
+        self.adopt(id, addresses);
         let (first, second) = match is_passive {
             true => (Direction::Inbound, Direction::Outbound),
             false => (Direction::Outbound, Direction::Inbound),

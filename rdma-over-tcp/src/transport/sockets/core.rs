@@ -20,7 +20,7 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::{Guarded, move_to_high_number},
     engine::Callback,
-    link::{Direction, Recorder},
+    link::{CaptureOutput, CaptureStatus, Direction, Recorder},
     listing::{ConnectionRow, MigrationCounts, OffloadState, SocketState},
     runtime::Passive,
     socket::{TcpInfo, TcpStatistics},
@@ -36,8 +36,8 @@ use rustix::{
 };
 
 use super::{
-    capture::{Capture, CaptureOutput},
-    kernel::{address, check_keep_alive, end_error},
+    capture::Capture,
+    kernel::{address, check_keep_alive, end_error, ends},
     listening::ListeningSocket,
     stream::{ReceiveState, SendState, SocketIo, SocketStream, Stage},
 };
@@ -159,9 +159,33 @@ impl SocketRnic {
         &mut self.rnic
     }
 
-    /// Starts recording the bytes sent and received.
-    pub(crate) fn start_capture(&mut self, recorder: Recorder<CaptureOutput>) {
-        self.capture = Some(Capture::new(recorder));
+    /// Starts recording the bytes sent and received, also of open connections.
+    ///
+    /// # Errors
+    /// AlreadyExists: a capture runs.
+    pub(crate) fn start_capture(&mut self, recorder: Recorder<CaptureOutput>) -> io::Result<()> {
+        if self.capture.is_some() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a capture runs: --pcap"));
+        }
+        let mut capture = Capture::new(recorder);
+        for (id, stream) in self.streams.iter().filter(|(_, it)| it.stage == Stage::Open) {
+            // A failed connection has no peer.
+            if let Ok(addresses) = ends(stream.socket.as_fd()) {
+                capture.adopt(*id, addresses);
+            }
+        }
+        self.capture = Some(capture);
+        Ok(())
+    }
+
+    /// Stops the capture and returns its final state; `None`: none runs.
+    pub(crate) fn stop_capture(&mut self) -> Option<CaptureStatus> {
+        self.capture.take().map(Capture::finish)
+    }
+
+    /// Returns the state of the capture; `None`: none runs.
+    pub(crate) fn capture(&self) -> Option<CaptureStatus> {
+        self.capture.as_ref().map(Capture::status)
     }
 
     /// Flushes the capture's buffer.

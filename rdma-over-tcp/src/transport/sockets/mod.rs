@@ -23,7 +23,4 @@ mod kernel;
 mod listening;
 mod stream;
 
-pub use self::{
-    capture::CaptureOutput, connection::ConnectionDescriptors, core::SocketRnic,
-    listening::ListeningSocket,
-};
+pub use self::{connection::ConnectionDescriptors, core::SocketRnic, listening::ListeningSocket};

@@ -118,11 +118,13 @@ impl Transmitter {
                     };
                     request.msn = self.send_msn.0;
                     qp.stats.sends += 1;
+                    qp.stats.send_bytes += u64::from(length);
                     OutboundMessage::Send { kind, msn: self.send_msn }
                 }
                 WqeKind::Write { to: Remote { stag, offset } } => {
                     let source = OutboundMessage::Write { stag: *stag, offset: *offset };
                     qp.stats.writes += 1;
+                    qp.stats.write_bytes += u64::from(length);
                     source
                 }
                 WqeKind::Read { .. } | WqeKind::Atomic { .. }
