@@ -7,6 +7,7 @@ mod behind;
 mod counted;
 mod extensions;
 mod private;
+mod unreliable;
 
 use alloc::boxed::Box;
 
@@ -61,6 +62,9 @@ pub(super) struct Receiver {
     executed: u32,
     /// Octets of the last complete Write.
     write_octets: u32,
+    /// True if the Write and the Send in progress are dropped, or the last Write was
+    /// ([`QpService::Uc`](crate::rnic::QpService)).
+    dropped: unreliable::Dropped,
     /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
@@ -104,6 +108,7 @@ impl Receiver {
             fpdus: 0,
             executed: 0,
             write_octets: 0,
+            dropped: unreliable::Dropped::default(),
             write_region: None,
             local_region: None,
         }
@@ -380,6 +385,9 @@ impl Receiver {
         kind: SendKind,
         payload: &[u8],
     ) -> Result<(), UlpduError> {
+        if objects.qps.get(id).is_some_and(Qp::is_unreliable) {
+            return self.unreliable_send(objects, id, segment, kind, payload);
+        }
         let capacity = objects.take_receive(id);
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
         let place = self.sends.accept(segment, payload.len(), capacity).map_err(|error| {
@@ -395,9 +403,20 @@ impl Receiver {
             return Err(UlpduError { error, receive_status: Some(WcStatus::LocalProtection) });
         }
         let Some(bytes) = place.message_octets else { return Ok(()) };
+        self.send_received(objects, id, kind, bytes)
+    }
+
+    /// Completes the receive of a Send.
+    fn send_received(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        kind: SendKind,
+        bytes: u32,
+    ) -> Result<(), UlpduError> {
         if let Some(Stag(token)) = kind.invalidate() {
             // NDK-RI-1: invalidated before the completion is visible.
-            let user = qp.user();
+            let Some(user) = objects.qps.get(id).map(Qp::user) else { return Ok(()) };
             objects.regions.invalidate_remotely(user, token)?;
         }
         let arrival = match kind {
@@ -489,7 +508,7 @@ fn failure(ulpdu: &[u8], UlpduError { error, receive_status }: UlpduError) -> Bo
 
 /// Completes the receive of a message.
 #[inline]
-fn complete_receive(
+pub(crate) fn complete_receive(
     objects: &mut Objects,
     id: QpId,
     bytes: u32,
@@ -507,7 +526,7 @@ fn complete_receive(
 
 /// Places a part of a Send in the receive in progress. Returns false if nothing was placed. The length of the pieces is
 /// that of the payload, which was checked against the receive's length.
-fn place_in(
+pub(crate) fn place_in(
     regions: &Regions,
     hint: &mut Option<Owner>,
     qp: &Qp,

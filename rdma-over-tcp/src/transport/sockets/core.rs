@@ -37,6 +37,7 @@ use rustix::{
 
 use super::{
     capture::{Capture, CaptureOutput},
+    datagrams::DatagramSockets,
     kernel::{address, check_keep_alive, end_error},
     listening::ListeningSocket,
     stream::{ReceiveState, SendState, SocketIo, SocketStream, Stage},
@@ -85,8 +86,8 @@ struct Listening {
 /// Adapter whose streams are kernel sockets.
 #[derive(Debug)]
 pub struct SocketRnic {
-    rnic: Rnic,
-    poller: Arc<Guarded<OwnedFd>>,
+    pub(super) rnic: Rnic,
+    pub(super) poller: Arc<Guarded<OwnedFd>>,
     capture: Option<Capture>,
     /// True if each list ends a segment.
     is_aligned: bool,
@@ -96,13 +97,15 @@ pub struct SocketRnic {
     names: HashMap<ListenerId, u64>,
     /// Listening sockets inherited from the process that forked this one.
     inherited: Vec<(SocketAddr, Guarded<OwnedFd>)>,
+    /// Sockets of queue pairs without a connection.
+    pub(super) datagrams: DatagramSockets,
     /// Sockets that reserve the addresses of shared endpoints.
     endpoints: HashMap<SharedEndpointId, Guarded<OwnedFd>>,
     /// Streams and listeners that are not drained.
-    ready: VecDeque<u64>,
+    pub(super) ready: VecDeque<u64>,
     /// Time limits of handshakes and of peers' FINs, and ends of listeners' pauses.
     deadlines: BTreeSet<(Instant, u64)>,
-    received: Box<[u8]>,
+    pub(super) received: Box<[u8]>,
     /// Streams that have received recently, the latest first.
     hot: Vec<StreamId>,
     /// True if the last query of the epoll set returned more than [`HOT_MAX`] events.
@@ -114,7 +117,7 @@ pub struct SocketRnic {
     spare: Spare,
     /// Number of runs of the loop.
     run: u64,
-    next_name: NextName,
+    pub(super) next_name: NextName,
 }
 
 /// Counter of the names of streams and listeners.
@@ -131,9 +134,12 @@ impl SocketRnic {
         let names = next_name.clone();
         let is_aligned = config.fpdu_size != FpduSize::Max;
         let name = move || StreamId(allocate(&names));
+        let poller: Arc<Guarded<OwnedFd>> =
+            Arc::new(move_to_high_number(epoll::create(CreateFlags::CLOEXEC)?).into());
         Ok(Self {
             rnic: Rnic::new(config, Box::new(name), wake),
-            poller: Arc::new(move_to_high_number(epoll::create(CreateFlags::CLOEXEC)?).into()),
+            datagrams: DatagramSockets::new(poller.clone()),
+            poller,
             capture: None,
             is_aligned,
             streams: HashMap::new(),
@@ -243,7 +249,9 @@ impl SocketRnic {
     fn handle_ready(&mut self, now: Instant, name: u64, events: EventFlags) {
         let id = StreamId(name);
         let Some(stream) = self.streams.get_mut(&id) else {
-            self.accept(now, name);
+            if !self.handle_datagram_events(name, events) {
+                self.accept(now, name);
+            }
             return;
         };
         if stream.stage == Stage::Connecting {
@@ -568,7 +576,11 @@ impl SocketRnic {
                     self.receive(now, id, true);
                     self.advance(now, id);
                 }
-                None => self.accept(now, name),
+                None => {
+                    if !self.run_ready_datagrams(name) {
+                        self.accept(now, name);
+                    }
+                }
             }
         }
         count > 0
@@ -600,6 +612,7 @@ impl SocketRnic {
         }
         self.listeners.clear();
         self.endpoints.clear();
+        self.datagrams.close();
     }
 }
 
@@ -645,6 +658,7 @@ impl Passive for SocketRnic {
             self.call(now, id, |rnic, io| rnic.handle_room(id, io));
             self.advance(now, id);
         }
+        worked |= self.transmit_datagrams();
         worked | self.run_ready(now)
     }
 
@@ -680,6 +694,6 @@ impl Passive for SocketRnic {
     }
 }
 
-fn allocate(names: &NextName) -> u64 {
+pub(super) fn allocate(names: &NextName) -> u64 {
     names.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
