@@ -11,8 +11,8 @@
 //! | 4 | key of the receiving queue pair (Q_Key) |
 //! | 4 | immediate data, as the sender has them in memory; 0 without the flag |
 //!
-//! The header and those of UDP and IPv6 take 72 octets. A payload of the largest path MTU of InfiniBand that is 80 octets
-//! below the MTU of an interface therefore fits into one packet.
+//! The header and those of UDP and IPv6 take 72 octets. A payload of the largest path MTU of InfiniBand that is 80
+//! octets below the MTU of an interface therefore fits into one packet.
 
 use core::net::{IpAddr, Ipv6Addr};
 

@@ -154,8 +154,8 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// Opens the port of a queue pair number for datagrams ([`QpService::Ud`](crate::rnic::QpService)). The port is that
-    /// of the number's low 16 bits. A repeated call has no effect.
+    /// Opens the port of a queue pair number for datagrams ([`QpService::Ud`](crate::rnic::QpService)). The port is
+    /// that of the number's low 16 bits. A repeated call has no effect.
     ///
     /// # Errors
     /// Unsupported: the transport has no datagrams. AddrInUse: another process has the port; or another error of the

@@ -1,8 +1,8 @@
 //! Datagrams of queue pairs of [`QpService::Ud`](crate::rnic::QpService): calls of the transport.
 //!
 //! A request is gathered and sent in one step, in the order of its queue. It is done when the socket has the datagram.
-//! What arrives is checked completely before its first octet is placed; otherwise it is dropped and counted, without an
-//! answer. A turn sends at most [`DATAGRAMS_PER_TURN`] datagrams.
+//! A received one is checked completely before its first octet is placed; otherwise it is dropped and counted, without
+//! an answer. A turn sends at most [`DATAGRAMS_PER_TURN`] datagrams.
 
 #[cfg(test)]
 mod tests;
@@ -175,15 +175,15 @@ fn transmit(
         return Turn::Done;
     };
     let number = qp.number.unwrap_or_else(|| id.number());
-    let turn = loop {
-        let Some(ud) = qp.ud.as_ref().filter(|ud| !ud.holds_sends) else { break Turn::Done };
+    loop {
+        let Some(ud) = qp.ud.as_ref().filter(|ud| !ud.holds_sends) else { return Turn::Done };
         let (own_key, payload_max) = (ud.key, ud.payload_max);
-        let Some(destination) = ud.destinations.front().copied() else { break Turn::Done };
+        let Some(destination) = ud.destinations.front().copied() else { return Turn::Done };
         if *left == 0 {
-            break Turn::More;
+            return Turn::More;
         }
         let serial = qp.sends.next_serial();
-        let Some(request) = qp.sends.next_mut() else { break Turn::Done };
+        let Some(request) = qp.sends.next_mut() else { return Turn::Done };
         let immediate = match request.kind {
             WqeKind::Send { word: SendWord::Immediate(data) } => Some(data),
             _ => None,
@@ -211,10 +211,10 @@ fn transmit(
             if let Some(ud) = &mut qp.ud {
                 ud.has_failed = true;
             }
-            break Turn::Done;
+            return Turn::Done;
         }
         if !io.send(number as u16, &destination.addressed(), datagram) {
-            break Turn::Blocked;
+            return Turn::Blocked;
         }
         *left -= 1;
         qp.stats.sends += 1;
@@ -223,6 +223,5 @@ fn transmit(
         }
         qp.sends.advance(Progress::Done(WcStatus::Success));
         qp.complete_done(completed);
-    };
-    turn
+    }
 }

@@ -1,7 +1,8 @@
 //! C interface of address handles of a RoCE device, and of multicast groups, which are not supported. An iWARP device
 //! has no address handles: EOPNOTSUPP.
 //!
-//! A handle contains the addresses of datagrams. Programs also create handles to find out which of the GIDs can be used.
+//! A handle contains the addresses of datagrams. Programs also create handles to find out which of the GIDs can be
+//! used.
 
 use std::{
     ffi::{c_int, c_void},

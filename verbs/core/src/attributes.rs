@@ -1,7 +1,7 @@
 //! Attributes that programs set on queue pairs of the RoCE device, and the transitions that set them.
 //!
-//! The tables of transitions are those of InfiniBand: for each, the attributes that must be given and those that may be.
-//! The check is pure. Only attributes that the mask names are read; the others have undefined values.
+//! The tables of transitions are those of InfiniBand: for each, the attributes that must be given and those that may
+//! be. The check is pure. Only attributes that the mask names are read; the others have undefined values.
 
 use rdma_over_tcp::rnic::{DatagramPath, QpService};
 

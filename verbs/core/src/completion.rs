@@ -63,8 +63,8 @@ pub const fn source(completion: &Completion) -> u32 {
     }
 }
 
-/// Returns the service level of a completion. Of a datagram on Ethernet, adapters report the type of the packet instead,
-/// which UCX reads: that of UDP over IPv6 or IPv4.
+/// Returns the service level of a completion. Of a datagram on Ethernet, adapters report the type of the packet
+/// instead, which UCX reads: that of UDP over IPv6 or IPv4.
 pub const fn service_level(completion: &Completion) -> u8 {
     match completion.arrival {
         Arrival::Datagram { is_ipv4: true, .. } => UDP_IPV4,

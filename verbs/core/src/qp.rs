@@ -10,8 +10,8 @@
 //! program between RESET and RTR are recorded in this file, without an effect on the core.
 //!
 //! A queue pair that a program creates on a RoCE device is created in RESET, and follows the transitions of InfiniBand
-//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does. One of type UD
-//! has no connection: each request names its destination.
+//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does. One of type
+//! UD has no connection: each request names its destination.
 
 use std::{
     fmt, mem,

@@ -65,8 +65,8 @@ impl Rnic {
         Ok(())
     }
 
-    /// Holds the requests of a queue pair that have not started, or starts them again. Posts are accepted in both cases. A
-    /// reset ends the hold.
+    /// Holds the requests of a queue pair that have not started, or starts them again. Posts are accepted in both
+    /// cases. A reset ends the hold.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: of [`QpService::Iwarp`](crate::rnic::QpService).

@@ -128,8 +128,8 @@ impl Rnic {
         Ok((qp, length))
     }
 
-    /// Schedules the transmission of the datagrams of a queue pair without a connection. The notifications that its posts
-    /// have caused are due at once.
+    /// Schedules the transmission of the datagrams of a queue pair without a connection. The notifications that its
+    /// posts have caused are due at once.
     #[cold]
     pub(super) fn schedule_datagrams(&mut self, id: QpId) -> Urgency {
         let ud = self.objects.qps.get_mut(id).and_then(|qp| qp.ud.as_mut());

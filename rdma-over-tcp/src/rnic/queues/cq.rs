@@ -86,8 +86,8 @@ pub enum Arrival {
     Immediate([u8; IMMEDIATE_OCTETS]),
     /// A Send with immediate data.
     SendImmediate([u8; 4]),
-    /// A datagram ([`QpService::Ud`](crate::rnic::QpService)). The receive begins with the global route header, which the
-    /// bytes of the completion include.
+    /// A datagram ([`QpService::Ud`](crate::rnic::QpService)). The receive begins with the global route header, which
+    /// the bytes of the completion include.
     Datagram {
         /// Number of the sending queue pair.
         source: u32,

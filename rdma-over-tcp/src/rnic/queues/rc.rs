@@ -1,7 +1,7 @@
 //! Reliable and unreliable connected service between two queue pairs of this implementation.
 //!
-//! A queue pair of these services behaves as RC or UC of InfiniBand does. It uses the wire protocol of iWARP with two private
-//! messages, so both ends must be of this service: their consumers negotiate it in the private data of MPA.
+//! A queue pair of these services behaves as RC or UC of InfiniBand does. It uses the wire protocol of iWARP with two
+//! private messages, so both ends must be of this service: their consumers negotiate it in the private data of MPA.
 
 use offload_engine::time::Duration;
 

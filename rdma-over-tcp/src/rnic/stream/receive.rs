@@ -62,12 +62,19 @@ pub(super) struct Receiver {
     executed: u32,
     /// Octets of the last complete Write.
     write_octets: u32,
-    /// True if the Write and the Send in progress are dropped, or the last Write was
-    /// ([`QpService::Uc`](crate::rnic::QpService)).
-    dropped: unreliable::Dropped,
+    dropped: Dropped,
     /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
+}
+
+/// Messages of a peer of [`QpService::Uc`](crate::rnic::QpService) that are dropped.
+#[derive(Clone, Copy, Default, Debug)]
+struct Dropped {
+    /// True if the Write in progress, or the last one, is dropped.
+    is_write: bool,
+    /// True if the Send in progress is dropped.
+    is_send: bool,
 }
 
 /// Outcome of the FPDUs of an input, except placed bytes and completions.
@@ -108,7 +115,7 @@ impl Receiver {
             fpdus: 0,
             executed: 0,
             write_octets: 0,
-            dropped: unreliable::Dropped::default(),
+            dropped: Dropped::default(),
             write_region: None,
             local_region: None,
         }

@@ -1,5 +1,6 @@
 //! Adapter on kernel sockets: a sequence of non-blocking passes.
 
+mod datagrams;
 mod opening;
 
 use alloc::{
@@ -86,8 +87,8 @@ struct Listening {
 /// Adapter whose streams are kernel sockets.
 #[derive(Debug)]
 pub struct SocketRnic {
-    pub(super) rnic: Rnic,
-    pub(super) poller: Arc<Guarded<OwnedFd>>,
+    rnic: Rnic,
+    poller: Arc<Guarded<OwnedFd>>,
     capture: Option<Capture>,
     /// True if each list ends a segment.
     is_aligned: bool,
@@ -98,14 +99,14 @@ pub struct SocketRnic {
     /// Listening sockets inherited from the process that forked this one.
     inherited: Vec<(SocketAddr, Guarded<OwnedFd>)>,
     /// Sockets of queue pairs without a connection.
-    pub(super) datagrams: DatagramSockets,
+    datagrams: DatagramSockets,
     /// Sockets that reserve the addresses of shared endpoints.
     endpoints: HashMap<SharedEndpointId, Guarded<OwnedFd>>,
     /// Streams and listeners that are not drained.
-    pub(super) ready: VecDeque<u64>,
+    ready: VecDeque<u64>,
     /// Time limits of handshakes and of peers' FINs, and ends of listeners' pauses.
     deadlines: BTreeSet<(Instant, u64)>,
-    pub(super) received: Box<[u8]>,
+    received: Box<[u8]>,
     /// Streams that have received recently, the latest first.
     hot: Vec<StreamId>,
     /// True if the last query of the epoll set returned more than [`HOT_MAX`] events.
@@ -117,7 +118,7 @@ pub struct SocketRnic {
     spare: Spare,
     /// Number of runs of the loop.
     run: u64,
-    pub(super) next_name: NextName,
+    next_name: NextName,
 }
 
 /// Counter of the names of streams and listeners.
@@ -577,7 +578,7 @@ impl SocketRnic {
                     self.advance(now, id);
                 }
                 None => {
-                    if !self.run_ready_datagrams(name) {
+                    if !self.receive_datagrams(name, true) {
                         self.accept(now, name);
                     }
                 }
@@ -694,6 +695,6 @@ impl Passive for SocketRnic {
     }
 }
 
-pub(super) fn allocate(names: &NextName) -> u64 {
+fn allocate(names: &NextName) -> u64 {
     names.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }

@@ -1,11 +1,12 @@
 //! UDP sockets of queue pairs without a connection, one for each port that the consumer opens.
 //!
-//! The sockets are in the epoll set of the streams, so the same loop serves them. They are bound to all addresses. Packet
-//! information selects the source address of a datagram, and reports the destination address of a received one. A batch
-//! of datagrams is received by one system call, and coalesced ones (GRO) are split. Datagrams are not fragmented.
+//! The sockets are in the epoll set of the streams, so the same loop serves them. They are bound to all addresses.
+//! Packet information selects the source address of a datagram, and reports the destination address of a received one.
+//! A batch of datagrams is received by one system call, and coalesced ones (GRO) are split. Datagrams are not
+//! fragmented.
 //!
-//! A socket whose buffer is full is watched for room; the datagram waits in its queue pair. Any other error of a send is
-//! a lost datagram, as it would be on the wire.
+//! A socket whose buffer is full is watched for room; the datagram waits in its queue pair. Any other error of a send
+//! is a lost datagram, as it would be on the wire.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,10 +27,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt},
 };
 
-use super::{
-    connection::ConnectionSocket,
-    core::{SocketRnic, allocate},
-};
+use super::connection::ConnectionSocket;
 use crate::rnic::{DatagramPath, Rnic, transport::DatagramIo};
 
 /// Octets of the largest UDP packet, and of several that are coalesced.
@@ -140,6 +138,46 @@ impl DatagramSockets {
         self.sockets.get_mut(self.ports.get(&name)?)
     }
 
+    /// Returns true if the port has a socket.
+    pub(super) fn has(&self, port: u16) -> bool {
+        self.sockets.contains_key(&port)
+    }
+
+    /// Opens the socket of a port, with a name in the epoll set.
+    ///
+    /// # Errors
+    /// Those of the socket: AddrInUse if another process has the port.
+    pub(super) fn open(&mut self, port: u16, name: u64) -> io::Result<()> {
+        self.sockets.insert(port, DatagramSocket::open(&self.poller, port, name)?);
+        self.ports.insert(name, port);
+        Ok(())
+    }
+
+    /// Handles room in a socket that had none. Returns true if datagrams wait for it.
+    pub(super) fn handle_room(&mut self, name: u64) -> bool {
+        let Self { poller, sockets, ports } = self;
+        let socket = ports.get(&name).and_then(|port| sockets.get_mut(port));
+        let Some(socket) = socket.filter(|socket| socket.is_blocked) else { return false };
+        socket.watch_room(poller, false);
+        true
+    }
+
+    /// Receives until no datagram is left, or for one turn. Returns true if another turn has to be scheduled; `None`:
+    /// there is no such socket.
+    pub(super) fn receive(
+        &mut self,
+        name: u64,
+        is_scheduled: bool,
+        rnic: &mut Rnic,
+        received: &mut [u8],
+    ) -> Option<bool> {
+        let socket = self.named(name)?;
+        socket.is_ready &= !is_scheduled;
+        let is_drained = (0..BATCHES_PER_TURN).any(|_| socket.receive_batch(rnic, received));
+        rnic.handle_datagrams_end();
+        Some(!is_drained && !core::mem::replace(&mut socket.is_ready, true))
+    }
+
     /// Closes all sockets.
     pub(super) fn close(&mut self) {
         self.sockets.clear();
@@ -169,70 +207,5 @@ impl DatagramIo for DatagramSockets {
             }
             _ => true,
         }
-    }
-}
-
-impl SocketRnic {
-    /// Opens the UDP socket of a port. A repeated call has no effect.
-    ///
-    /// # Errors
-    /// Those of the socket: AddrInUse if another process has the port.
-    pub(crate) fn open_datagrams(&mut self, port: u16) -> io::Result<()> {
-        let Self { datagrams, next_name, poller, .. } = self;
-        if !datagrams.sockets.contains_key(&port) {
-            let name = allocate(next_name);
-            let socket = DatagramSocket::open(poller, port, name)?;
-            datagrams.sockets.insert(port, socket);
-            datagrams.ports.insert(name, port);
-        }
-        Ok(())
-    }
-
-    /// Handles the events of a UDP socket. Returns false if there is no such socket.
-    pub(super) fn handle_datagram_events(&mut self, name: u64, events: EventFlags) -> bool {
-        let Self { rnic, datagrams, poller, .. } = self;
-        let Some(socket) = datagrams.named(name) else { return false };
-        if socket.is_blocked && events.contains(EventFlags::OUT) {
-            socket.watch_room(poller, false);
-            rnic.handle_datagram_room();
-        }
-        if events.intersects(EventFlags::IN | EventFlags::ERR) {
-            self.receive_datagrams(name);
-        }
-        true
-    }
-
-    /// Gives a UDP socket another turn. Returns false if there is no such socket.
-    pub(super) fn run_ready_datagrams(&mut self, name: u64) -> bool {
-        let Some(socket) = self.datagrams.named(name) else { return false };
-        socket.is_ready = false;
-        self.receive_datagrams(name);
-        true
-    }
-
-    /// Receives until no datagram is left, or for one turn.
-    fn receive_datagrams(&mut self, name: u64) {
-        let Self { rnic, datagrams, received, ready, .. } = self;
-        let Some(socket) = datagrams.named(name) else { return };
-        let mut is_drained = false;
-        for _ in 0..BATCHES_PER_TURN {
-            is_drained = socket.receive_batch(rnic, received);
-            if is_drained {
-                break;
-            }
-        }
-        rnic.handle_datagrams_end();
-        if !is_drained && !core::mem::replace(&mut socket.is_ready, true) {
-            ready.push_back(name);
-        }
-    }
-
-    /// Sends the datagrams of scheduled queue pairs. Returns true if there were any.
-    pub(super) fn transmit_datagrams(&mut self) -> bool {
-        let has_datagrams = self.rnic.has_datagrams();
-        if has_datagrams {
-            self.rnic.transmit_datagrams(&mut self.datagrams);
-        }
-        has_datagrams
     }
 }

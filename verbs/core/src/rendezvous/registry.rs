@@ -72,8 +72,8 @@ fn of(device: &Device) -> &'static Rendezvous {
 /// port of the number also receives them.
 ///
 /// # Errors
-/// `ENOMEM`: no number left. `EMFILE`, `EADDRNOTAVAIL`: no descriptor or port available. `EOPNOTSUPP`: the transport has
-/// no datagrams.
+/// `ENOMEM`: no number left. `EMFILE`, `EADDRNOTAVAIL`: no descriptor or port available. `EOPNOTSUPP`: the transport
+/// has no datagrams.
 pub(crate) fn allocate_number(
     device: &'static Device,
     needs_datagrams: bool,

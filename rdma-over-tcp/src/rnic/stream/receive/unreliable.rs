@@ -1,5 +1,5 @@
-//! Messages at a queue pair of [`QpService::Uc`](crate::rnic::QpService): one that cannot be executed is dropped, and the
-//! stream continues. Errors of the stream itself end it, as with the other services.
+//! Messages at a queue pair of [`QpService::Uc`](crate::rnic::QpService): one that cannot be executed is dropped, and
+//! the stream continues. Errors of the stream itself end it, as with the other services.
 
 use super::{Receiver, UlpduError, place_in};
 use crate::{
@@ -14,15 +14,6 @@ use crate::{
         tables::Objects,
     },
 };
-
-/// Messages that are dropped.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Dropped {
-    /// True if the Write in progress, or the last one, is dropped.
-    pub(super) is_write: bool,
-    /// True if the Send in progress is dropped.
-    is_send: bool,
-}
 
 impl Receiver {
     /// Processes a segment of a Write. A segment that is not permitted drops it and the rest of the message.
