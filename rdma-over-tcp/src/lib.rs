@@ -1,12 +1,13 @@
 //! iWARP over TCP: a codec, an RDMA adapter, and its interfaces.
 //!
-//! The codec converts between bytes and messages: [`mpa`], [`ddp`], [`rdmap`], and their error numbers, [`error`].
+//! The codec converts between bytes and messages: [`mpa`], [`ddp`], [`rdmap`], and their error numbers, [`error`]; and
+//! [`datagram`], of queue pairs without a connection.
 //! It is pure protocol code and usable alone. With `default-features = false` it is `no_std` + `alloc` and depends on
 //! no other crate of this project. The feature `std` adds a CRC by CPU instructions.
 //!
 //! The feature `adapter` adds four modules:
 //! - [`rnic`]: the adapter, with protection domains, completion queues, queue pairs, memory regions and connections.
-//! - [`transport`]: the byte-stream transports.
+//! - [`transport`]: the transports of byte streams and datagrams.
 //! - [`adapter`]: the handle through which an interface opens and calls an adapter.
 //! - [`ndk`]: the NDKPI interface.
 //!
@@ -20,6 +21,7 @@ extern crate std;
 
 #[cfg(feature = "adapter")]
 pub mod adapter;
+pub mod datagram;
 pub mod ddp;
 pub mod error;
 pub mod mpa;

@@ -1,6 +1,7 @@
 //! C programs that connect their own queue pairs on the RoCE device, with the calls of NCCL, Gloo and Mooncake; many
 //! queue pairs between several processes; and a ping-pong without a GID, which RoCE does not support.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -106,6 +107,24 @@ fn calls_of_mooncake() {
         let says = "7 connections of 2 queue pairs, data compared";
         program.pairs(2, [says; 2]);
     }
+}
+
+// A node has no datagrams; the log names the remedy.
+#[test]
+fn datagrams_on_a_node_are_refused() {
+    if lacks(NEEDS) || lacks(&[Need::Tun, Need::Tool("ibv_ud_pingpong")]) {
+        return;
+    }
+    let (transport, scratch) = (Transport::nodes(), Scratch::new());
+    let log = scratch.file("log");
+    let options = format!("{} --log {}", Device::Roce.options(), log.display());
+    let mut program = transport.start(End::Server, &options, "ibv_ud_pingpong -g 0 -s 1024");
+    let ended = program.wait(LIMIT).map(|status| status.code());
+    program.kill();
+    let (report, log) = (program.report(), fs::read_to_string(log).unwrap_or_default());
+    assert_eq!(ended, Ok(Some(1)), "{report}");
+    assert!(report.contains("Couldn't create QP"), "{report}");
+    assert!(log.contains("datagrams not supported on a node: run without --tap"), "{log}");
 }
 
 #[test]

@@ -159,6 +159,15 @@ fn run_row(
     results::note_on(device, &programs, &transport, &seen, begun.elapsed());
 }
 
+/// True if a row of this name runs on nodes; otherwise it is reported.
+fn runs_on_nodes(name: &str) -> bool {
+    let runs = ROWS.iter().find(|row| row.name == name).is_some_and(|row| row.on_nodes);
+    if !runs {
+        println!("skipped: nodes have no datagrams");
+    }
+    runs
+}
+
 /// Tests of rows, on one device and one transport.
 macro_rules! tests {
     ($device:ident on sockets: $($name:ident)*) => {
@@ -169,7 +178,7 @@ macro_rules! tests {
     };
     ($device:ident on nodes: $($name:ident)*) => {
         $(#[test] fn $name() {
-            if !lacks(&[Need::Tun]) {
+            if runs_on_nodes(stringify!($name)) && !lacks(&[Need::Tun]) {
                 let is_in_ci = |when| when == InCi::Both;
                 run_row(stringify!($name), Device::$device, Transport::nodes, is_in_ci);
             }
@@ -265,12 +274,20 @@ rows! {
     ibv_rc_pingpong_compared
     ibv_srq_pingpong
     ibv_srq_pingpong_by_events
+    ibv_ud_pingpong
+    ibv_ud_pingpong_by_events
+    ibv_uc_pingpong
+    ibv_uc_pingpong_by_events
     ib_write_bw_connected
     ib_read_bw_connected
     ib_send_bw_connected
     ib_write_lat_connected
     ib_read_lat_connected
     ib_send_lat_connected
+    ib_send_bw_of_datagrams
+    ib_send_lat_of_datagrams
+    ib_write_bw_unreliable
+    ib_write_lat_unreliable
     ib_atomic_bw_connected
     ib_atomic_lat_connected
     ib_write_bw_connected_of_all_sizes

@@ -130,11 +130,11 @@ fn tests_of_pyverbs() {
     run_packaged_tests(Device::Iwarp, &list, results::SUITES, 30);
 }
 
-// Each test that needs only reliable connections passes on the RoCE device.
+// Each test that needs only RC, UC and UD queue pairs passes on the RoCE device.
 #[test]
 fn tests_of_pyverbs_on_roce() {
     let list = format!("packaged_tests.{}.roce.txt", releases::codename());
-    run_packaged_tests(Device::Roce, &list, results::SUITES, 60);
+    run_packaged_tests(Device::Roce, &list, results::SUITES, 70);
 }
 
 // Program with which `flue bench` measures libfabric, on the verbs provider: datagrams of ofi_rxm, whose last
@@ -224,7 +224,7 @@ fn run_mpi(device: Device, words: &str, name: &str, order: usize, says: &str) {
         );
         let mut program = under_flue(&options, &line);
         // Read by UCX only.
-        program.env("UCX_TLS", "rc_verbs,tcp,self");
+        program.env("UCX_TLS", ucx::TRANSPORTS);
         // Open MPI 5 names its directory by process id, which is the same in several PID namespaces.
         program.env("TMPDIR", scratch.file(""));
         let mut ran = Group::start(&host, program);
@@ -257,29 +257,16 @@ fn mpi() {
     run_mpi(Device::of_environment(), words, "ring", results::SUITES, "ring and all-to-all");
 }
 
-/// True if the release's UCX exchanges addresses by datagrams only, which is reported.
-fn lacks_ucx_addresses_by_tcp() -> bool {
-    let is_so = releases::codename() == ucx::WITHOUT_PROTOCOLS;
-    if is_so {
-        println!("skipped: UCX 1.13 exchanges addresses of queue pairs by ud_verbs only");
-    }
-    is_so
-}
-
 // Over UCX's transport rc_verbs.
 #[test]
 fn mpi_over_ucx() {
-    if !lacks_ucx_addresses_by_tcp() {
-        let words = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
-        run_mpi(Device::Roce, words, "ring", results::SUITES + 5, "ring and all-to-all");
-    }
+    let words = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
+    run_mpi(Device::Roce, words, "ring", results::SUITES + 5, "ring and all-to-all");
 }
 
 // One-sided operations over UCX, which flushes them by a Write without data.
 #[test]
 fn mpi_one_sided_over_ucx() {
-    if !lacks_ucx_addresses_by_tcp() {
-        let words = "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
-        run_mpi(Device::Roce, words, "rma", results::SUITES + 6, "one-sided operations");
-    }
+    let words = "--mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any";
+    run_mpi(Device::Roce, words, "rma", results::SUITES + 6, "one-sided operations");
 }

@@ -174,6 +174,8 @@ pub struct AdapterCounters {
     pub active_connections: u64,
     /// Completion queues that failed.
     pub cq_errors: u64,
+    /// Datagrams received that no queue pair has taken.
+    pub datagrams_dropped: u64,
     /// FPDU bytes sent.
     pub fpdu_bytes_sent: u64,
     /// FPDU bytes received.
@@ -202,6 +204,7 @@ impl AdapterCounters {
             fpdu_out_octets,
             fpdu_in,
             fpdu_out,
+            datagrams_dropped,
         } = *counters;
         Self {
             connects: self.connects + connect,
@@ -210,6 +213,7 @@ impl AdapterCounters {
             connection_errors: self.connection_errors + connection_error,
             active_connections: self.active_connections + active_connection,
             cq_errors: self.cq_errors + cq_error,
+            datagrams_dropped: self.datagrams_dropped + datagrams_dropped,
             fpdu_bytes_sent: self.fpdu_bytes_sent + fpdu_out_octets,
             fpdu_bytes_received: self.fpdu_bytes_received + fpdu_in_octets,
             fpdus_sent: self.fpdus_sent + fpdu_out,

@@ -174,6 +174,16 @@ pub trait Driver: Send + Sync {
         None
     }
 
+    /// Opens the port of a queue pair number for datagrams ([`QpService::Ud`](crate::rnic::QpService)). The port is
+    /// that of the number's low 16 bits. A repeated call has no effect.
+    ///
+    /// # Errors
+    /// Unsupported: the transport has no datagrams. AddrInUse: another process has the port; or another error of the
+    /// socket.
+    fn open_datagrams(&self, _port: u16) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "node: datagrams not supported"))
+    }
+
     /// Makes the next listener at this address use a listening socket that the process inherited.
     fn inherit(&self, _local: SocketAddr, _socket: OwnedFd) {}
 }

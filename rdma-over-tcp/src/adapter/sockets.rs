@@ -193,6 +193,10 @@ impl Driver for Sockets {
         self.shared.with(|core, _| core.listening_socket(listener))
     }
 
+    fn open_datagrams(&self, port: u16) -> io::Result<()> {
+        self.shared.with(|core, _| core.open_datagrams(port))
+    }
+
     fn inherit(&self, local: SocketAddr, socket: OwnedFd) {
         self.shared.with(|core, _| core.inherit(local, socket));
     }

@@ -234,7 +234,9 @@ impl From<Completion> for NdkResultEx {
             Arrival::Invalidating(stag) => rare_receive(ReceiveAndInvalidate, stag.0, [0; 8]),
             Arrival::Immediate(data) => rare_receive(ReceiveImmediate, 0, data),
             // NDK has no Send with immediate data.
-            Arrival::SendImmediate(_) => rare_receive(Receive, 0, [0; 8]),
+            Arrival::SendImmediate(_) | Arrival::Datagram { .. } => {
+                rare_receive(Receive, 0, [0; 8])
+            }
         };
         Self {
             status: status.into(),

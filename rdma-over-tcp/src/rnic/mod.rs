@@ -14,6 +14,7 @@
 //! | `tables/` | all objects of an adapter, and the rules that connect them |
 //! | `stream/` | one connection: MPA start-up, transmit, receive, teardown |
 //! | `rnic` | [`Rnic`]: objects, streams, timers, and the calls of the transport |
+//! | `datagrams` | the calls of the transport for queue pairs without a connection |
 //! | `calls/` | the calls of consumers |
 //!
 //! [`Rnic`] is a passive state machine. Its inputs are calls of the transport and of consumers; its outputs are lists
@@ -45,6 +46,7 @@
 pub(crate) mod calls;
 mod config;
 mod connection;
+mod datagrams;
 pub(crate) mod memory;
 pub(crate) mod objects;
 pub(crate) mod queues;
@@ -93,10 +95,12 @@ pub use self::{
         },
         rc::{QpService, RcPeer},
         srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
+        ud::Destination,
         wr::{Data, Operation, Remote, Sge, WcOpcode, WrFlags},
     },
     rnic::Rnic,
     stats::{ConnectionEntry, Counters, History, QpStats},
     status::{ConnectError, CqFailure, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,
+    transport::DatagramPath,
 };

@@ -275,7 +275,7 @@ impl Rnic {
     /// Finishes a call. Delivers completions to their queues, ends the connections of queue pairs whose completion
     /// queue has failed, and requests the release of addresses.
     #[inline]
-    fn finish_upcall(&mut self) {
+    pub(super) fn finish_upcall(&mut self) {
         self.objects.deliver_completions();
         if !self.objects.failed_qps.is_empty() {
             self.end_failed_qps();
@@ -405,6 +405,7 @@ impl Rnic {
             || !self.scheduled.is_empty()
             || !self.objects.deferred.is_empty()
             || !self.commands.is_empty()
+            || !self.objects.datagrams.scheduled.is_empty()
             || !self.objects.held.is_empty()
     }
 
@@ -574,6 +575,8 @@ impl Rnic {
         self.commands.clear();
         self.scheduled.clear();
         self.objects.deferred.clear();
+        self.objects.datagrams.scheduled.clear();
+        self.objects.datagrams.blocked.clear();
         self.deadlines = Deadlines::default();
         // NDK-CQ-14: the armed notifications report the loss, not the flush.
         let cqs: Vec<_> = self.objects.cqs.names().collect();

@@ -36,6 +36,9 @@ pub struct Counters {
     pub fpdu_in: u64,
     /// FPDUs passed to TCP.
     pub fpdu_out: u64,
+    /// Datagrams received that no queue pair has taken: malformed, of an unknown queue pair or another key, or without
+    /// a receive that is long enough.
+    pub datagrams_dropped: u64,
 }
 
 /// Statistics of one queue pair.

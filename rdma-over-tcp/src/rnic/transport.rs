@@ -1,11 +1,14 @@
-//! The byte stream below MPA: the contract between the adapter and its transports.
+//! The byte stream below MPA, and datagrams: the contract between the adapter and its transports.
 //!
 //! A transport carries ordered byte streams. It takes [`Command`]s from the adapter and executes them. It calls the
 //! adapter when the state of a stream changes (the `handle_*` methods of [`Rnic`](super::Rnic)), and lends it a
 //! [`LlpStream`] during those calls. It calls `handle_room` for the streams of `next_scheduled`, which have data to
 //! send. A stream keeps its [`StreamId`] for its whole lifetime, also when the transport migrates it.
+//!
+//! A transport with datagrams has one socket for each port that a consumer opens. It calls `handle_datagram` for what
+//! arrives, and lends the adapter its [`DatagramIo`] for what is to be sent.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use offload_engine::{
     address::LocalAddress,
@@ -97,6 +100,23 @@ pub(crate) trait LlpStream {
 
     /// Bytes of the largest GSO packet; the EMSS or less if there is no segmentation offload.
     fn gso_payload_max(&self) -> usize;
+}
+
+/// Addresses of a datagram: those of an address handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DatagramPath {
+    /// Local address.
+    pub local: IpAddr,
+    /// Address of the peer, with its scope, and the port of the receiving queue pair.
+    pub remote: SocketAddr,
+}
+
+/// Sockets for datagrams, lent to the adapter during a call of the transport.
+pub(crate) trait DatagramIo {
+    /// Sends a datagram from the socket of `port`. Returns false if the socket has no room. When it has room again, the
+    /// transport calls [`Rnic::handle_datagram_room`](super::Rnic::handle_datagram_room). A datagram that cannot be
+    /// sent for another reason is lost.
+    fn send(&mut self, port: u16, path: &DatagramPath, datagram: &[u8]) -> bool;
 }
 
 /// Request of the adapter to its transport.

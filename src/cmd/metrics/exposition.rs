@@ -241,6 +241,12 @@ const OF_NODES: &[Metric<Scraped>] = &[
     counter("flue_adapter_cq_errors", None, "Completion queues that failed", |it| {
         adapter(it, |counters| counters.cq_errors)
     }),
+    counter(
+        "flue_adapter_datagrams_dropped",
+        None,
+        "Datagrams that no queue pair has taken",
+        |it| adapter(it, |counters| counters.datagrams_dropped),
+    ),
     counter("flue_port_xmit_data", None, "FPDU octets sent, in words of 4 octets", |it| {
         adapter(it, |counters| counters.fpdu_bytes_sent / WORD_OCTETS)
     }),

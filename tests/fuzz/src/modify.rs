@@ -12,7 +12,7 @@
 
 use flue_adapter::{AdapterOptions, DeviceKind, NodeOptions, TransportOptions};
 use flue_verbs_core::{
-    attributes::{AddressVector, IbvQpState, RcAttributes, RcChange, RcLimits},
+    attributes::{AddressVector, IbvQpAttributes, IbvQpChange, IbvQpLimits, IbvQpState, QpKind},
     errno::Errno,
     gid::Gid,
     identity::Identity,
@@ -31,11 +31,11 @@ const PATH_MTU_MAX: u8 = 3;
 /// Standard bits.
 const STANDARD: u32 = 0x1f_ffff;
 
-/// Transition of a queue pair of RC by numbers of states, with the numbers of the required and the optional bits.
+/// Transition of a queue pair by numbers of states, with the numbers of the required and the optional bits.
 type Transition = (u32, u32, &'static [u8], &'static [u8]);
 
-/// Transitions, without those to RESET and to ERR.
-const TABLE: [Transition; 9] = [
+/// Transitions of RC, without those to RESET and to ERR.
+const RC: [Transition; 9] = [
     (0, 1, &[3, 4, 5], &[]),
     (1, 1, &[], &[3, 4, 5]),
     (1, 2, &[7, 8, 12, 15, 17, 20], &[3, 4, 14]),
@@ -47,13 +47,44 @@ const TABLE: [Transition; 9] = [
     (6, 6, &[], &[]),
 ];
 
-/// Number of transitions: those of the table, five more to RESET of another state, RESET to itself, and four to ERR.
-pub const TRANSITIONS: usize = TABLE.len() + 6 + 4;
+/// Transitions of UC.
+const UC: [Transition; 9] = [
+    (0, 1, &[3, 4, 5], &[]),
+    (1, 1, &[], &[3, 4, 5]),
+    (1, 2, &[7, 8, 12, 20], &[3, 4, 14]),
+    (2, 3, &[16], &[1, 3, 14, 18]),
+    (3, 3, &[], &[1, 3, 14, 18]),
+    (3, 4, &[], &[2]),
+    (4, 3, &[], &[1, 3, 14, 18]),
+    (4, 4, &[], &[3, 4, 7, 14, 18]),
+    (6, 6, &[], &[]),
+];
+
+/// Transitions of UD. No change leads to SQE.
+const UD: [Transition; 9] = [
+    (0, 1, &[4, 5, 6], &[]),
+    (1, 1, &[], &[4, 5, 6]),
+    (1, 2, &[], &[4, 6]),
+    (2, 3, &[16], &[1, 6]),
+    (3, 3, &[], &[1, 6]),
+    (3, 4, &[], &[2]),
+    (4, 3, &[], &[1, 6]),
+    (4, 4, &[], &[4, 6]),
+    (6, 6, &[], &[]),
+];
+
+/// Types of queue pairs, with their tables.
+const KINDS: [(QpKind, &[Transition]); 3] =
+    [(QpKind::Rc, &RC), (QpKind::Uc, &UC), (QpKind::Ud, &UD)];
+
+/// Number of transitions of all types: those of the table, five more to RESET of another state, RESET to itself, and
+/// four to ERR.
+pub const TRANSITIONS: usize = RC.len() + UC.len() + UD.len() + KINDS.len() * (6 + 4);
 
 /// Returns required and optional bits of a transition; `None`: it does not exist.
-fn transition(from: u32, to: u32) -> Option<(u32, u32)> {
+fn transition(table: &[Transition], from: u32, to: u32) -> Option<(u32, u32)> {
     let bits = |numbers: &[u8]| numbers.iter().fold(0, |bits, number| bits | 1 << number);
-    let row = TABLE.iter().find(|row| (row.0, row.1) == (from, to));
+    let row = table.iter().find(|row| (row.0, row.1) == (from, to));
     match row {
         Some((_, _, required, optional)) => Some((bits(required), bits(optional))),
         // From any state to RESET; to ERR from all but RESET.
@@ -64,8 +95,8 @@ fn transition(from: u32, to: u32) -> Option<(u32, u32)> {
 /// Counters of a run.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Summary {
-    /// Accepted changes by transition: number of the old and of the new state.
-    pub accepted: std::collections::BTreeMap<(u32, u32), u64>,
+    /// Accepted changes by transition: index of the type, number of the old and of the new state.
+    pub accepted: std::collections::BTreeMap<(usize, u32, u32), u64>,
     /// Changes that returned EINVAL although their transition and mask are right.
     pub out_of_range: u64,
     /// Other changes that returned EINVAL.
@@ -125,22 +156,22 @@ fn address(choice: u8, octet: u8) -> (AddressVector, bool) {
 }
 
 /// Change of a record, and true if each value that its mask names is in its range.
-fn change(record: &[u8; RECORD_OCTETS], from: u32) -> (RcChange, bool) {
+fn change(table: &[Transition], record: &[u8; RECORD_OCTETS], from: u32) -> (IbvQpChange, bool) {
     let [target, flips, a, b, c, current, at, rest @ ..] = record;
     // Mostly a transition of the state; otherwise any number.
-    let targets: Vec<_> = (0..7).filter(|to| transition(from, *to).is_some()).collect();
+    let targets: Vec<_> = (0..7).filter(|to| transition(table, from, *to).is_some()).collect();
     let to = match target {
         0..=223 => targets[usize::from(*target) % targets.len()],
         _ => u32::from(*target) - 224,
     };
-    let (required, optional) = transition(from, to).unwrap_or((0, 0));
+    let (required, optional) = transition(table, from, to).unwrap_or((0, 0));
     let mut mask = 1 | required | optional & u32::from_le_bytes([*a, *b, *c, 0]);
     for flip in [a, b, c].into_iter().take(usize::from(flips.saturating_sub(160) / 24)) {
         mask ^= 1 << (flip % 32);
     }
     let psn = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
     let (address, is_address_valid) = address(*at, rest[13]);
-    let values = RcAttributes {
+    let values = IbvQpAttributes {
         path_mtu: match rest[0] {
             0..=239 => 1 + rest[0] % PATH_MTU_MAX,
             other => other - 240,
@@ -160,6 +191,7 @@ fn change(record: &[u8; RECORD_OCTETS], from: u32) -> (RcChange, bool) {
         timeout: value(rest[9], 31),
         retry_cnt: value(rest[10], 7),
         rnr_retry: value(rest[11], 7),
+        qkey: psn(17),
     };
     let in_range = [
         (4, values.pkey_index == 0),
@@ -177,13 +209,13 @@ fn change(record: &[u8; RECORD_OCTETS], from: u32) -> (RcChange, bool) {
     ];
     let is_in_range = in_range.iter().all(|(bit, is_valid)| mask >> bit & 1 == 0 || *is_valid);
     let current_state = if *current < 240 { from } else { u32::from(*current - 240) };
-    (RcChange { mask, state: to, current_state, values }, is_in_range)
+    (IbvQpChange { mask, state: to, current_state, values }, is_in_range)
 }
 
 /// Returns the attributes after an accepted change.
-fn changed(before: &RcAttributes, change: &RcChange, to: u32) -> RcAttributes {
+fn changed(before: &IbvQpAttributes, change: &IbvQpChange, to: u32) -> IbvQpAttributes {
     if to == 0 {
-        return RcAttributes::default();
+        return IbvQpAttributes::default();
     }
     let (given, mut after) = (&change.values, *before);
     let has = |bit: u32| change.mask >> bit & 1 != 0;
@@ -197,6 +229,7 @@ fn changed(before: &RcAttributes, change: &RcChange, to: u32) -> RcAttributes {
         3 access_flags;
         4 pkey_index;
         5 port;
+        6 qkey;
         7 address;
         8 path_mtu;
         9 timeout;
@@ -235,16 +268,20 @@ fn identity() -> Identity {
 /// On a violation.
 pub fn run(octets: &[u8]) -> Summary {
     let identity = identity();
+    // The last octet of the first record.
+    let index =
+        usize::from(octets.get(RECORD_OCTETS - 1).copied().unwrap_or_default()) % KINDS.len();
+    let (kind, table) = KINDS[index];
     let [rd_atomic_max, dest_rd_atomic_max] = RD_ATOMIC_MAX.map(u32::from);
-    let limits = RcLimits { identity: &identity, rd_atomic_max, dest_rd_atomic_max };
-    let (mut state, mut attributes) = (IbvQpState::Reset, RcAttributes::default());
+    let limits = IbvQpLimits { kind, identity: &identity, rd_atomic_max, dest_rd_atomic_max };
+    let (mut state, mut attributes) = (IbvQpState::Reset, IbvQpAttributes::default());
     let mut summary = Summary::default();
     for record in octets.as_chunks::<RECORD_OCTETS>().0 {
         let from = state as u32;
-        let (change, is_in_range) = change(record, from);
+        let (change, is_in_range) = change(table, record, from);
         let to = if change.mask & 1 == 0 { from } else { change.state };
         let given = change.mask & !1;
-        let is_permitted = transition(from, to).is_some_and(|(required, optional)| {
+        let is_permitted = transition(table, from, to).is_some_and(|(required, optional)| {
             given & required == required && given & !(required | optional) == 0
         }) && (given & 2 == 0 || change.current_state == from);
         let expected = match (change.mask & !STANDARD, is_permitted && is_in_range) {
@@ -256,7 +293,7 @@ pub fn run(octets: &[u8]) -> Summary {
         assert_eq!(found.map(|(to, after)| (to as u32, after)), expected, "{state:?}: {change:?}");
         match found {
             Ok((to, after)) => {
-                *summary.accepted.entry((from, to as u32)).or_default() += 1;
+                *summary.accepted.entry((index, from, to as u32)).or_default() += 1;
                 (state, attributes) = (to, after);
             }
             Err(Errno::OPNOTSUPP) => summary.unsupported += 1,

@@ -6,7 +6,7 @@ use flue_fuzz::modify::{Summary, TRANSITIONS, run, script};
 use flue_test_support::seeds::from_environment;
 
 /// Scripts in a run without `FLUE_SEED` and `FLUE_SEEDS`.
-const SEEDS: u64 = 1000;
+const SEEDS: u64 = 6000;
 
 #[test]
 fn changes_of_queue_pairs_follow_the_table() {

@@ -1,7 +1,8 @@
 //! C interface of address handles of a RoCE device, and of multicast groups, which are not supported. An iWARP device
 //! has no address handles: EOPNOTSUPP.
 //!
-//! No queue pair of the device sends datagrams. Programs create handles to find out which of the GIDs can be used.
+//! A handle contains the addresses of datagrams. Programs also create handles to find out which of the GIDs can be
+//! used.
 
 use std::{
     ffi::{c_int, c_void},
@@ -14,6 +15,7 @@ use flue_verbs_abi::{
     objects::{ibv_ah, ibv_context, ibv_pd, ibv_qp, ibv_wc},
 };
 use flue_verbs_core::{attributes::AddressVector, gid::Gid, identity::Identity};
+use rdma_over_tcp::rnic::{DatagramPath, Destination};
 
 use crate::{
     config,
@@ -22,13 +24,15 @@ use crate::{
     pd::PdObject,
 };
 
-/// Address handle. It has no private part: nothing is resolved.
-type AhObject = Object<ibv_ah, ()>;
+/// Address handle, with its addresses.
+type AhObject = Object<ibv_ah, DatagramPath>;
 
 /// Octets of a global route header.
 const GRH_OCTETS: usize = 40;
 /// Offset of the IPv4 header in it.
 const IPV4_OFFSET: usize = 20;
+/// Bits of a queue pair number.
+const QP_NUMBER_BITS: u32 = 0xff_ffff;
 /// UDP in the protocol of IPv4 and the next header of IPv6: RoCE v2.
 const UDP: u8 = 17;
 
@@ -90,10 +94,18 @@ fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
         PdObject::of(pd)?;
         (*pd).context
     };
-    let vector = address_vector(attr).checked(identity)?;
-    let is_present = identity.current_gids().get(usize::from(vector.sgid_index)).copied().flatten();
-    is_present.ok_or(Errno(libc::EINVAL))?;
-    Ok(AhObject::make(ibv_ah { context, pd, handle: 0 }, ()).cast())
+    let path = address_vector(attr).checked(identity)?.datagram_path(identity)?;
+    Ok(AhObject::make(ibv_ah { context, pd, handle: 0 }, path).cast())
+}
+
+/// Returns the destination of a datagram.
+///
+/// # Safety
+/// The pointer is null or refers to a handle.
+pub(crate) unsafe fn destination(ah: *mut ibv_ah, qp: u32, key: u32) -> Result<Destination, Errno> {
+    // SAFETY: guaranteed by the caller.
+    let path = *unsafe { AhObject::of(ah) }?;
+    Ok(Destination { path, qp: qp & QP_NUMBER_BITS, key })
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah(

@@ -266,11 +266,11 @@ impl From<Completion> for WcSlot {
             byte_len: completion.bytes,
             imm_data,
             qp_num: completion::qp_number(&completion),
-            src_qp: 0,
+            src_qp: completion::source(&completion),
             wc_flags,
             pkey_index: 0,
             slid: 0,
-            sl: 0,
+            sl: completion::service_level(&completion),
             dlid_path_bits: 0,
         }))
     }
@@ -298,7 +298,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// Members of an entry that a queue can be read for. Those that iWARP lacks read as 0.
+/// Members of an entry that a queue can be read for. Those without a value read as 0.
 const READABLE: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -329,10 +329,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             (*cq).read_byte_len = Some(read_byte_len);
             (*cq).read_imm_data = Some(read_imm_data);
             (*cq).read_qp_num = Some(read_qp_num);
-            (*cq).read_src_qp = Some(read_zero);
+            (*cq).read_src_qp = Some(read_src_qp);
             (*cq).read_wc_flags = Some(read_wc_flags);
             (*cq).read_slid = Some(read_zero);
-            (*cq).read_sl = Some(read_zero_octet);
+            (*cq).read_sl = Some(read_sl);
             (*cq).read_dlid_path_bits = Some(read_zero_octet);
             Ok(cq)
         }
@@ -392,6 +392,14 @@ unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
     current(cq, completion::qp_number, 0)
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    current(cq, completion::source, 0)
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    current(cq, completion::service_level, 0)
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {

@@ -16,8 +16,8 @@ use flue_verbs_abi::{
     attributes::{ibv_ece, ibv_qp_attr, ibv_qp_cap},
     enums::{
         IBV_MIG_MIGRATED, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-        IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPT_RC,
-        IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+        IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC,
+        IBV_QPT_UD, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
         IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
         IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
         IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_mig_state, ibv_mtu, ibv_qp_state,
@@ -25,12 +25,12 @@ use flue_verbs_abi::{
     },
     objects::{
         ibv_context, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-        ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
+        ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_send_wr_ud, ibv_sge,
     },
 };
 use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEvents, end_events},
-    attributes::{IbvQpState, RcAttributes, RcChange, mask},
+    attributes::{IbvQpAttributes, IbvQpChange, IbvQpState, QpKind, mask},
     event_queue::Acknowledgments,
     qp::{Qp, QpAttributes, QpOwner, SendPoster, immediate},
 };
@@ -97,11 +97,15 @@ pub(crate) unsafe fn create(
     // SAFETY: guaranteed by the caller.
     let (domain, mut given) =
         unsafe { (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?) };
-    if given.qp_type != IBV_QPT_RC {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
-    let building =
-        send_ops.map(|operations| Building::new(operations, domain.device(), owner)).transpose()?;
+    let kind = match given.qp_type {
+        IBV_QPT_RC => QpKind::Rc,
+        IBV_QPT_UC => QpKind::Uc,
+        IBV_QPT_UD => QpKind::Ud,
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    };
+    let building = send_ops
+        .map(|operations| Building::new(operations, domain.device(), owner, kind))
+        .transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
         given.cap;
     let srq = match given.srq.is_null() {
@@ -130,7 +134,7 @@ pub(crate) unsafe fn create(
         let event = AsyncEvent { kind, name, acknowledgments: of.clone() };
         async_events.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
-    let attributes = QpAttributes { send_cq, receive_cq, srq, limits, owner };
+    let attributes = QpAttributes { send_cq, receive_cq, srq, limits, owner, kind };
     let qp = Qp::new(domain, attributes, handler)?;
     given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
     // SAFETY: guaranteed by the caller, and it is not null.
@@ -250,8 +254,8 @@ unsafe fn checked<'a>(qp: *mut ibv_qp) -> Result<&'a QpFields, Errno> {
 ///
 /// # Safety
 /// The attributes that the mask names can be read.
-unsafe fn change(attr: *const ibv_qp_attr, given: u32) -> RcChange {
-    let mut values = RcAttributes::default();
+unsafe fn change(attr: *const ibv_qp_attr, given: u32) -> IbvQpChange {
+    let mut values = IbvQpAttributes::default();
     let (mut state, mut current_state) = (0, 0);
     macro_rules! read {
         ($($bit:ident $field:ident => $place:expr, $convert:expr;)*) => {$(
@@ -284,13 +288,14 @@ unsafe fn change(attr: *const ibv_qp_attr, given: u32) -> RcChange {
         MAX_DEST_RD_ATOMIC max_dest_rd_atomic => values.max_dest_rd_atomic, same;
         PATH_MIG_STATE path_mig_state => values.path_mig_state, |it: ibv_mig_state| it.0;
         DEST_QPN dest_qp_num => values.dest_qp_num, word;
+        QKEY qkey => values.qkey, word;
     }
-    RcChange { mask: given, state, current_state, values }
+    IbvQpChange { mask: given, state, current_state, values }
 }
 
 /// Writes the attributes that the program has set.
-fn write_attributes(into: &mut ibv_qp_attr, attributes: &RcAttributes) {
-    let RcAttributes {
+fn write_attributes(into: &mut ibv_qp_attr, attributes: &IbvQpAttributes) {
+    let IbvQpAttributes {
         path_mtu,
         path_mig_state,
         rq_psn,
@@ -307,10 +312,12 @@ fn write_attributes(into: &mut ibv_qp_attr, attributes: &RcAttributes) {
         timeout,
         retry_cnt,
         rnr_retry,
+        qkey,
     } = *attributes;
     into.path_mtu = ibv_mtu(path_mtu.into());
     into.path_mig_state = ibv_mig_state(path_mig_state);
     (into.rq_psn, into.sq_psn, into.dest_qp_num) = (rq_psn, sq_psn, dest_qp_num);
+    into.qkey = qkey;
     into.qp_access_flags = access_flags;
     into.ah_attr = ah::shown_vector(address);
     into.pkey_index = pkey_index;
@@ -339,7 +346,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             found.cap = made.cap;
             found.port_num = 1;
             found.timeout = state.ack_timeout.load(Ordering::Relaxed);
-            if let Some(attributes) = state.qp.rc_attributes() {
+            if let Some(attributes) = state.qp.ibv_attributes() {
                 write_attributes(&mut found, &attributes);
             }
             attr.write_unaligned(found);
@@ -370,10 +377,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return Err(Errno(libc::EINVAL));
         }
         let mask = mask as u32;
-        if state.qp.is_rc() {
+        if state.qp.has_ibv_states() {
             // SAFETY: as above.
             unsafe {
-                let now = state.qp.modify_rc(&change(attr, mask))?;
+                let now = state.qp.modify_ibv(&change(attr, mask))?;
                 if mask & IBV_QP_STATE != 0 {
                     (*qp).state = ibv_qp_state(now as u32);
                 }
@@ -514,6 +521,44 @@ unsafe fn post_one(
     // SAFETY: guaranteed by the caller.
     let operation = unsafe { operation(wr) }?;
     let flags = options(wr.send_flags, is_all_signaled, takes_receive(&operation));
+    // SAFETY: guaranteed by the caller.
+    unsafe { with_data(wr, |data| poster.post(wr.wr_id, operation, data, flags)) }
+}
+
+/// Posts a datagram.
+///
+/// # Safety
+/// The request, its list and its handle are those of the program.
+#[inline]
+unsafe fn post_datagram(
+    poster: &mut SendPoster<'_>,
+    wr: &ibv_send_wr,
+    is_all_signaled: bool,
+) -> Result<(), Errno> {
+    let immediate = match wr.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(wr.imm_data.to_ne_bytes()),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    // SAFETY: guaranteed by the caller; requests of such a queue pair have this member of the union.
+    let message = unsafe {
+        let ibv_send_wr_ud { ah, remote_qpn, remote_qkey } = wr.wr.ud;
+        (ah::destination(ah, remote_qpn, remote_qkey)?, immediate)
+    };
+    let flags = options(wr.send_flags, is_all_signaled, true);
+    // SAFETY: guaranteed by the caller.
+    unsafe { with_data(wr, |data| poster.post_datagram(wr.wr_id, message, data, flags)) }
+}
+
+/// Calls `post` with the data of a request.
+///
+/// # Safety
+/// The list of the request is that of the program.
+#[inline]
+unsafe fn with_data(
+    wr: &ibv_send_wr,
+    post: impl FnOnce(Data<'_>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         let count = usize::try_from(wr.num_sge).ok().filter(|count| *count <= SGES_MAX);
         let count = count.ok_or(Errno(libc::EINVAL))?;
@@ -527,11 +572,11 @@ unsafe fn post_one(
                 }
             }
         }
-        return poster.post(wr.wr_id, operation, Data::Inline(&parts[..count]), flags);
+        return post(Data::Inline(&parts[..count]));
     }
     // SAFETY: guaranteed by the caller.
     let entries = unsafe { SgeList::of(wr.sg_list, wr.num_sge) }?;
-    poster.post(wr.wr_id, operation, Data::Registered(entries.as_slice()), flags)
+    post(Data::Registered(entries.as_slice()))
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -546,7 +591,10 @@ pub(crate) unsafe extern "C" fn post_send(
             let state = QpObject::of(qp)?;
             state.qp.post_send(|poster| -> Result<(), Errno> {
                 while let Some(wr) = copied(next.get()) {
-                    post_one(poster, &wr, state.is_all_signaled)?;
+                    match state.qp.has_datagrams() {
+                        true => post_datagram(poster, &wr, state.is_all_signaled)?,
+                        false => post_one(poster, &wr, state.is_all_signaled)?,
+                    }
                     next.set(wr.next);
                 }
                 Ok(())

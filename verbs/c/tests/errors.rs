@@ -182,6 +182,21 @@ fn queue_pairs_connected_by_the_program() {
     connect(&["windows", "timer"]);
 }
 
+/// Runs tests of queue pairs of type UD.
+fn datagrams(tests: &[&str]) {
+    run("datagrams", tests, &[(settings::DEVICE, "roce")]);
+}
+
+#[test]
+fn datagrams_follow_the_states_of_their_queue_pair() {
+    datagrams(&["states"]);
+}
+
+#[test]
+fn datagrams_between_queue_pairs() {
+    datagrams(&["messages", "dropped", "built", "events", "many"]);
+}
+
 #[test]
 fn more_queue_pairs_than_numbers_of_one_port() {
     connect(&["many"]);

@@ -1,9 +1,15 @@
-//! Attributes that programs set on RC queue pairs of the RoCE device, and the transitions that set them.
+//! Attributes that programs set on queue pairs of the RoCE device, and the transitions that set them.
 //!
-//! The table of transitions is that of InfiniBand: for each, the attributes that must be given and those that may be.
-//! The check is pure. Only attributes that the mask names are read; the others have undefined values.
+//! The tables of transitions are those of InfiniBand: for each, the attributes that must be given and those that may
+//! be. The check is pure. Only attributes that the mask names are read; the others have undefined values.
 
-use crate::{errno::Errno, gid::Gid, identity::Identity};
+use rdma_over_tcp::rnic::{DatagramPath, QpService};
+
+use crate::{
+    errno::Errno,
+    gid::{Gid, GidEntry},
+    identity::Identity,
+};
 
 /// State of a queue pair, `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,8 +23,10 @@ pub enum IbvQpState {
     ReadyToReceive = 2,
     /// Accepts all requests.
     ReadyToSend = 3,
-    /// Disconnecting.
+    /// Starts no request.
     Drained = 4,
+    /// Flushes requests after a failed one, and accepts receives: SQE, without a connection or acknowledgments.
+    SendError = 5,
     /// Flushes all requests.
     Error = 6,
 }
@@ -115,12 +123,23 @@ impl AddressVector {
         self.flow_label &= FLOW_LABEL_BITS;
         Ok(self)
     }
+
+    /// Returns the addresses of datagrams. The vector is [checked](Self::checked).
+    ///
+    /// # Errors
+    /// `EINVAL`: the GID entry is empty.
+    pub fn datagram_path(&self, identity: &Identity) -> Result<DatagramPath, Errno> {
+        let entries = identity.current_gids();
+        let entry = entries.get(usize::from(self.sgid_index)).copied().flatten();
+        let GidEntry { gid, interface } = entry.ok_or(Errno::INVAL)?;
+        Ok(DatagramPath { local: gid.ip(), remote: self.dgid.at(interface, 0) })
+    }
 }
 
 /// Attributes of a queue pair, as `ibv_query_qp` returns them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "members of ibv_qp_attr")]
-pub struct RcAttributes {
+pub struct IbvQpAttributes {
     pub path_mtu: u8,
     pub path_mig_state: u32,
     pub rq_psn: u32,
@@ -137,9 +156,10 @@ pub struct RcAttributes {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
+    pub qkey: u32,
 }
 
-impl Default for RcAttributes {
+impl Default for IbvQpAttributes {
     fn default() -> Self {
         Self {
             path_mtu: PATH_MTU_INITIAL,
@@ -158,13 +178,37 @@ impl Default for RcAttributes {
             timeout: 0,
             retry_cnt: 0,
             rnr_retry: 0,
+            qkey: 0,
+        }
+    }
+}
+
+/// Type of a queue pair, `IBV_QPT_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum QpKind {
+    /// Reliable connected.
+    #[default]
+    Rc,
+    /// Unreliable connected.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl QpKind {
+    /// Service in the core of a queue pair that the program connects.
+    pub(crate) const fn service(self) -> QpService {
+        match self {
+            Self::Rc => QpService::Rc,
+            Self::Uc => QpService::Uc,
+            Self::Ud => QpService::Ud,
         }
     }
 }
 
 /// Arguments of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct RcChange {
+pub struct IbvQpChange {
     /// Attributes that are given, [`mask`].
     pub mask: u32,
     /// Requested state.
@@ -172,12 +216,14 @@ pub struct RcChange {
     /// State in which the program expects the queue pair.
     pub current_state: u32,
     /// Values of the attributes that the mask names.
-    pub values: RcAttributes,
+    pub values: IbvQpAttributes,
 }
 
 /// Limits of attributes, with the identity of the device.
 #[derive(Clone, Copy, Debug)]
-pub struct RcLimits<'a> {
+pub struct IbvQpLimits<'a> {
+    /// Type of the queue pair, which selects the table.
+    pub kind: QpKind,
     /// Identity of the device.
     pub identity: &'a Identity,
     /// Reads and atomics that the queue pair may have outstanding.
@@ -202,6 +248,9 @@ const OF_SENDER: u32 = mask::CUR_STATE
     | mask::PATH_MIG_STATE
     | mask::MIN_RNR_TIMER;
 
+/// The same of UC queue pairs.
+const UC_SENDER: u32 = OF_SENDER & !mask::MIN_RNR_TIMER;
+
 macro_rules! transitions {
     ($($from:ident $to:ident: $required:expr, $optional:expr;)*) => {
         &[$(Transition {
@@ -213,7 +262,7 @@ macro_rules! transitions {
     };
 }
 
-/// Transitions of RC queue pairs. Every other one is refused.
+/// Transitions of all queue pairs. Every other one that is not of the type is refused.
 const TRANSITIONS: &[Transition] = transitions! {
     Reset Reset: 0, 0;
     Init Reset: 0, 0;
@@ -226,6 +275,11 @@ const TRANSITIONS: &[Transition] = transitions! {
     ReadyToSend Error: 0, 0;
     Drained Error: 0, 0;
     Error Error: 0, 0;
+    ReadyToSend Drained: 0, mask::EN_SQD_ASYNC_NOTIFY;
+};
+
+/// Transitions of RC queue pairs.
+const RC_TRANSITIONS: &[Transition] = transitions! {
     Reset Init: mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS, 0;
     Init Init: 0, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
     Init ReadyToReceive:
@@ -235,7 +289,6 @@ const TRANSITIONS: &[Transition] = transitions! {
         mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC,
         OF_SENDER;
     ReadyToSend ReadyToSend: 0, OF_SENDER;
-    ReadyToSend Drained: 0, mask::EN_SQD_ASYNC_NOTIFY;
     Drained ReadyToSend: 0, OF_SENDER;
     Drained Drained: 0,
         mask::PORT | mask::AV | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC
@@ -243,9 +296,47 @@ const TRANSITIONS: &[Transition] = transitions! {
             | mask::MIN_RNR_TIMER | mask::PATH_MIG_STATE;
 };
 
-impl RcChange {
+/// Transitions of UC queue pairs. Requests have no errors of the peer, so a queue pair is never in SQE.
+const UC_TRANSITIONS: &[Transition] = transitions! {
+    Reset Init: mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS, 0;
+    Init Init: 0, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+    Init ReadyToReceive:
+        mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN,
+        mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX;
+    ReadyToReceive ReadyToSend: mask::SQ_PSN, UC_SENDER;
+    ReadyToSend ReadyToSend: 0, UC_SENDER;
+    Drained ReadyToSend: 0, UC_SENDER;
+    Drained Drained: 0,
+        mask::AV | mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX | mask::PATH_MIG_STATE;
+};
+
+/// Transitions of UD queue pairs.
+const UD_TRANSITIONS: &[Transition] = transitions! {
+    SendError Reset: 0, 0;
+    SendError Error: 0, 0;
+    Reset Init: mask::PKEY_INDEX | mask::PORT | mask::QKEY, 0;
+    Init Init: 0, mask::PKEY_INDEX | mask::PORT | mask::QKEY;
+    Init ReadyToReceive: 0, mask::PKEY_INDEX | mask::QKEY;
+    ReadyToReceive ReadyToSend: mask::SQ_PSN, mask::CUR_STATE | mask::QKEY;
+    ReadyToSend ReadyToSend: 0, mask::CUR_STATE | mask::QKEY;
+    Drained ReadyToSend: 0, mask::CUR_STATE | mask::QKEY;
+    Drained Drained: 0, mask::PKEY_INDEX | mask::QKEY;
+    SendError ReadyToSend: 0, mask::CUR_STATE | mask::QKEY;
+};
+
+/// Returns the transitions of a type.
+fn transitions(kind: QpKind) -> impl Iterator<Item = &'static Transition> {
+    let own = match kind {
+        QpKind::Rc => RC_TRANSITIONS,
+        QpKind::Uc => UC_TRANSITIONS,
+        QpKind::Ud => UD_TRANSITIONS,
+    };
+    TRANSITIONS.iter().chain(own)
+}
+
+impl IbvQpChange {
     /// Checks the transition from `from`, and returns its state.
-    fn target(&self, from: IbvQpState) -> Result<IbvQpState, Errno> {
+    fn target(&self, kind: QpKind, from: IbvQpState) -> Result<IbvQpState, Errno> {
         if self.mask & !mask::STANDARD != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -260,7 +351,7 @@ impl RcChange {
                 && given & required == required
                 && given & !(required | optional) == 0
         };
-        if !TRANSITIONS.iter().any(is_permitted)
+        if !transitions(kind).any(is_permitted)
             || given & mask::CUR_STATE != 0 && self.current_state != from as u32
         {
             return Err(Errno::INVAL);
@@ -269,8 +360,8 @@ impl RcChange {
     }
 
     /// Checks that the values are in their ranges.
-    fn check_values(&self, limits: &RcLimits<'_>) -> Result<(), Errno> {
-        let RcAttributes {
+    fn check_values(&self, limits: &IbvQpLimits<'_>) -> Result<(), Errno> {
+        let IbvQpAttributes {
             path_mtu,
             path_mig_state,
             pkey_index,
@@ -288,6 +379,7 @@ impl RcChange {
             access_flags: _,
             address: _,
             en_sqd_async_notify: _,
+            qkey: _,
         } = self.values;
         let mtu_max = limits.identity.active_mtu().min(PATH_MTU_LAST);
         let is_valid = |bit: u32| match bit {
@@ -320,13 +412,13 @@ impl RcChange {
     pub fn apply(
         &self,
         from: IbvQpState,
-        before: &RcAttributes,
-        limits: &RcLimits<'_>,
-    ) -> Result<(IbvQpState, RcAttributes), Errno> {
-        let to = self.target(from)?;
+        before: &IbvQpAttributes,
+        limits: &IbvQpLimits<'_>,
+    ) -> Result<(IbvQpState, IbvQpAttributes), Errno> {
+        let to = self.target(limits.kind, from)?;
         self.check_values(limits)?;
         if to == IbvQpState::Reset {
-            return Ok((to, RcAttributes::default()));
+            return Ok((to, IbvQpAttributes::default()));
         }
         let given = &self.values;
         let mut after = *before;
@@ -356,6 +448,7 @@ impl RcChange {
             MAX_DEST_RD_ATOMIC max_dest_rd_atomic;
             PATH_MIG_STATE path_mig_state;
             DEST_QPN dest_qp_num & NUMBER_BITS;
+            QKEY qkey;
         }
         Ok((to, after))
     }
@@ -367,12 +460,13 @@ mod tests {
 
     use super::*;
 
-    const STATES: [IbvQpState; 6] = [
+    const STATES: [IbvQpState; 7] = [
         IbvQpState::Reset,
         IbvQpState::Init,
         IbvQpState::ReadyToReceive,
         IbvQpState::ReadyToSend,
         IbvQpState::Drained,
+        IbvQpState::SendError,
         IbvQpState::Error,
     ];
 
@@ -391,12 +485,12 @@ mod tests {
         Identity::new(&options, Vec::new)
     }
 
-    fn limits(identity: &Identity) -> RcLimits<'_> {
-        RcLimits { identity, rd_atomic_max: 128, dest_rd_atomic_max: 64 }
+    fn limits(identity: &Identity, kind: QpKind) -> IbvQpLimits<'_> {
+        IbvQpLimits { kind, identity, rd_atomic_max: 128, dest_rd_atomic_max: 64 }
     }
 
     /// Returns valid values of all attributes, different from the initial ones.
-    fn values() -> RcAttributes {
+    fn values() -> IbvQpAttributes {
         let address = AddressVector {
             dgid: Gid::of([10, 0, 0, 2].into()),
             flow_label: 0xfff_ffff,
@@ -408,7 +502,7 @@ mod tests {
             port: 1,
             ..AddressVector::default()
         };
-        RcAttributes {
+        IbvQpAttributes {
             path_mtu: 3,
             path_mig_state: 0,
             rq_psn: 0xff00_0001,
@@ -425,11 +519,12 @@ mod tests {
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
+            qkey: 0x1111_1111,
         }
     }
 
-    fn change(from: IbvQpState, to: IbvQpState, bits: u32) -> RcChange {
-        RcChange {
+    fn change(from: IbvQpState, to: IbvQpState, bits: u32) -> IbvQpChange {
+        IbvQpChange {
             mask: mask::STATE | bits,
             state: to as u32,
             current_state: from as u32,
@@ -437,21 +532,48 @@ mod tests {
         }
     }
 
-    fn result(from: IbvQpState, change: &RcChange) -> Result<IbvQpState, Errno> {
+    fn result_of(
+        kind: QpKind,
+        from: IbvQpState,
+        change: &IbvQpChange,
+    ) -> Result<IbvQpState, Errno> {
         let identity = identity();
-        change.apply(from, &RcAttributes::default(), &limits(&identity)).map(|(to, _)| to)
+        let limits = limits(&identity, kind);
+        change.apply(from, &IbvQpAttributes::default(), &limits).map(|(to, _)| to)
+    }
+
+    fn result(from: IbvQpState, change: &IbvQpChange) -> Result<IbvQpState, Errno> {
+        result_of(QpKind::Rc, from, change)
+    }
+
+    fn rule_of(kind: QpKind, from: IbvQpState, to: IbvQpState) -> Option<&'static Transition> {
+        transitions(kind).find(|it| (it.from, it.to) == (from, to))
     }
 
     fn rule(from: IbvQpState, to: IbvQpState) -> Option<&'static Transition> {
-        TRANSITIONS.iter().find(|it| (it.from, it.to) == (from, to))
+        rule_of(QpKind::Rc, from, to)
     }
 
     // Every pair of states, with every required bit removed and every other bit added. An alternate path is permitted
     // by the table, but there is none.
     #[test]
     fn each_transition_requires_its_attributes_and_permits_no_others() {
+        for (kind, count) in [(QpKind::Rc, 19), (QpKind::Uc, 19), (QpKind::Ud, 22)] {
+            check_transitions(kind, |from, change| result_of(kind, from, change));
+            let transitions: Vec<_> = transitions(kind).map(|it| (it.from, it.to)).collect();
+            let copies = |one| transitions.iter().filter(|other| *other == one).count();
+            assert!(transitions.iter().all(|it| copies(it) == 1));
+            assert_eq!(transitions.len(), count);
+            assert!(rule_of(kind, IbvQpState::Reset, IbvQpState::Error).is_none());
+        }
+    }
+
+    fn check_transitions(
+        kind: QpKind,
+        result: impl Fn(IbvQpState, &IbvQpChange) -> Result<IbvQpState, Errno>,
+    ) {
         for (from, to) in STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to))) {
-            let Some(rule) = rule(from, to) else {
+            let Some(rule) = rule_of(kind, from, to) else {
                 for bits in [0, mask::STANDARD & !mask::STATE] {
                     assert_eq!(result(from, &change(from, to, bits)), Err(Errno::INVAL));
                 }
@@ -474,11 +596,6 @@ mod tests {
                 }
             }
         }
-        let transitions: Vec<_> = TRANSITIONS.iter().map(|it| (it.from, it.to)).collect();
-        let count = |one| transitions.iter().filter(|other| *other == one).count();
-        assert!(transitions.iter().all(|it| count(it) == 1));
-        assert_eq!(transitions.len(), 19);
-        assert!(rule(IbvQpState::Reset, IbvQpState::Error).is_none());
     }
 
     // Without a state, the current one is the target.
@@ -503,7 +620,7 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_only_if_the_mask_names_them() {
-        type Edit = fn(&mut RcAttributes);
+        type Edit = fn(&mut IbvQpAttributes);
         let of_rtr: [Edit; 14] = [
             |it| it.path_mtu = 0,
             |it| it.path_mtu = 4,
@@ -553,11 +670,11 @@ mod tests {
     #[test]
     fn attributes_are_kept_until_reset() {
         let identity = identity();
-        let mut now = (IbvQpState::Reset, RcAttributes::default());
+        let mut now = (IbvQpState::Reset, IbvQpAttributes::default());
         let mut to = |state: IbvQpState| {
             let Some(rule) = rule(now.0, state) else { panic!("a transition") };
             let change = change(now.0, state, rule.required);
-            now = change.apply(now.0, &now.1, &limits(&identity)).unwrap();
+            now = change.apply(now.0, &now.1, &limits(&identity, QpKind::Rc)).unwrap();
             now.1
         };
         let init = to(IbvQpState::Init);
@@ -568,6 +685,6 @@ mod tests {
         let rts = to(IbvQpState::ReadyToSend);
         assert_eq!((rts.sq_psn, rts.timeout, rts.max_rd_atomic), (2, 14, 128));
         assert_eq!(to(IbvQpState::Error), rts);
-        assert_eq!(to(IbvQpState::Reset), RcAttributes::default());
+        assert_eq!(to(IbvQpState::Reset), IbvQpAttributes::default());
     }
 }

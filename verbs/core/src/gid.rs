@@ -5,7 +5,7 @@
 //! repeated as index 1, which some programs use without a query. The table is fixed when it is created; the entry of an
 //! address that is removed later is empty.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use flue_adapter::NodeOptions;
 use flue_network::InterfaceAddress;
@@ -31,6 +31,17 @@ impl Gid {
     #[must_use]
     pub const fn ip(self) -> IpAddr {
         Ipv6Addr::from_octets(self.0).to_canonical()
+    }
+
+    /// Returns the address at an interface, with a port.
+    #[must_use]
+    pub fn at(self, interface: u32, port: u16) -> SocketAddr {
+        match SocketAddr::new(self.ip(), port) {
+            SocketAddr::V6(v6) if self.is_link_local() => {
+                SocketAddrV6::new(*v6.ip(), port, 0, interface).into()
+            }
+            address => address,
+        }
     }
 
     /// Returns true if a peer can have it: neither zero nor multicast.

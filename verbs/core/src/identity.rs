@@ -19,8 +19,14 @@ const MTU_NUMBERS: std::ops::RangeInclusive<u8> = 1..=5;
 /// Returns the number of the largest path MTU of at most `bytes`; at least that of 256 bytes.
 #[must_use]
 pub fn mtu_number(bytes: u32) -> u8 {
-    let fits = |number: &u8| 128 << *number <= bytes;
+    let fits = |number: &u8| mtu_bytes(*number) <= bytes;
     MTU_NUMBERS.rev().find(fits).unwrap_or(*MTU_NUMBERS.start())
+}
+
+/// Returns the bytes of a path MTU, [`mtu_number`].
+#[must_use]
+pub const fn mtu_bytes(number: u8) -> u32 {
+    128 << number
 }
 
 /// Width and speed of a port in the numbers of InfiniBand.

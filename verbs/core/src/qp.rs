@@ -10,7 +10,8 @@
 //! program between RESET and RTR are recorded in this file, without an effect on the core.
 //!
 //! A queue pair that a program creates on a RoCE device is created in RESET, and follows the transitions of InfiniBand
-//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does.
+//! ([`crate::attributes`]). The program connects it itself ([`crate::rendezvous`]), or an identifier does. One of type
+//! UD has no connection: each request names its destination.
 
 use std::{
     fmt, mem,
@@ -21,15 +22,15 @@ use rdma_over_tcp::{
     error::EndReason,
     rdmap::IMMEDIATE_OCTETS,
     rnic::{
-        Access, Bind, CompletionRetention, Data, ErrorStatePosts, Operation, QpConfig, QpEvent,
-        QpId, QpLimits, QpNotification, QpService, QpState, Revocable, Rnic, Sge, Urgency,
+        Access, Bind, CompletionRetention, Data, Destination, ErrorStatePosts, Operation, QpConfig,
+        QpEvent, QpId, QpLimits, QpNotification, QpService, QpState, Revocable, Rnic, Sge, Urgency,
         VerbError, WrFlags,
     },
 };
 
 use crate::{
     async_event::{AsyncEventKind, EventNotifier, QpEventHandler, event_of},
-    attributes::{IbvQpState, RcAttributes, RcChange},
+    attributes::{IbvQpAttributes, IbvQpChange, IbvQpState, QpKind},
     cq::Cq,
     device::Device,
     errno::Errno,
@@ -111,6 +112,8 @@ pub struct QpAttributes {
     pub limits: QpLimits,
     /// Owner.
     pub owner: QpOwner,
+    /// Type. Only programs of a RoCE device have queue pairs of another type than RC.
+    pub kind: QpKind,
 }
 
 /// Owner of a queue pair, which connects it.
@@ -168,18 +171,20 @@ impl Qp {
     ) -> Result<Arc<Self>, Errno> {
         let device = pd.device();
         device.check()?;
+        let QpAttributes { owner, kind, .. } = attributes;
+        let is_of_program = is_numbered(device, owner) && owner == QpOwner::Program;
+        if kind != QpKind::Rc && !is_of_program {
+            return Err(Errno::OPNOTSUPP);
+        }
         let most = device.limits().inline_bytes_max;
         if attributes.limits.inline_data_size <= most {
             attributes.limits.inline_data_size = most;
         }
-        let number = match is_numbered(device, attributes.owner) {
-            true => Some(rendezvous::allocate_number(device)?),
+        let number = match is_numbered(device, owner) {
+            true => Some(rendezvous::allocate_number(device, kind == QpKind::Ud)?),
             false => None,
         };
-        let service = match (number, attributes.owner) {
-            (Some(_), QpOwner::Program) => QpService::Rc,
-            _ => QpService::Iwarp,
-        };
+        let service = if is_of_program { kind.service() } else { QpService::Iwarp };
         let created = device.with(|core, _| {
             let config = QpConfig {
                 receive_cq: attributes.receive_cq.id(),
@@ -203,12 +208,9 @@ impl Qp {
         })?;
         let recorded = Mutex::new(IbvQpState::Init);
         let notifier = Arc::new(EventNotifier::new(handler));
-        let endpoint = match (number, service) {
-            (Some(number), QpService::Rc) => {
-                Some(rendezvous::add(device, id, number, notifier.clone()))
-            }
-            _ => None,
-        };
+        let endpoint = number
+            .filter(|_| is_of_program)
+            .map(|number| rendezvous::add(device, id, (number, kind), notifier.clone()));
         let notification = notification(&notifier, endpoint.as_ref());
         if attributes.srq.is_some() || endpoint.is_some() {
             device.with(|core, _| core.notify_of_qp(id, notification))?;
@@ -244,7 +246,8 @@ impl Qp {
 
     /// Adds `by` to the user counts of its objects.
     fn count(&self, by: isize) {
-        let QpAttributes { send_cq, receive_cq, srq, limits: _, owner: _ } = &self.attributes;
+        let QpAttributes { send_cq, receive_cq, srq, limits: _, owner: _, kind: _ } =
+            &self.attributes;
         let shared = srq.as_ref().map(|srq| &srq.users);
         let users = [&self.pd.users, &send_cq.users, &receive_cq.users].into_iter().chain(shared);
         for users in users {
@@ -264,6 +267,12 @@ impl Qp {
     /// Returns the attributes.
     pub const fn attributes(&self) -> &QpAttributes {
         &self.attributes
+    }
+
+    /// Returns true if its requests are datagrams.
+    #[inline]
+    pub fn has_datagrams(&self) -> bool {
+        self.attributes.kind == QpKind::Ud
     }
 
     /// Returns the device.
@@ -294,21 +303,21 @@ impl Qp {
 
     /// Returns the attributes that the program has set; `None`: it is not a queue pair of the RoCE device that the
     /// program has created.
-    pub fn rc_attributes(&self) -> Option<RcAttributes> {
+    pub fn ibv_attributes(&self) -> Option<IbvQpAttributes> {
         self.endpoint.as_ref().map(|endpoint| endpoint.query().1)
     }
 
-    /// Returns true if transitions of the queue pair are those of InfiniBand ([`Qp::modify_rc`]).
-    pub const fn is_rc(&self) -> bool {
+    /// Returns true if transitions of the queue pair are those of InfiniBand ([`Qp::modify_ibv`]).
+    pub const fn has_ibv_states(&self) -> bool {
         self.endpoint.is_some()
     }
 
     /// Changes state and attributes, and returns the resulting state.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`, `EINVAL`: as [`RcChange::apply`]; or not a queue pair of the RoCE device that the program has
+    /// `EOPNOTSUPP`, `EINVAL`: as [`IbvQpChange::apply`]; or not a queue pair of the RoCE device that the program has
     /// created. `ENETUNREACH`, `EHOSTUNREACH`: no route to the peer. As [`Device::check`].
-    pub fn modify_rc(&self, change: &RcChange) -> Result<IbvQpState, Errno> {
+    pub fn modify_ibv(&self, change: &IbvQpChange) -> Result<IbvQpState, Errno> {
         self.device.check()?;
         let endpoint = self.endpoint.as_ref().ok_or(Errno::INVAL)?;
         let state = rendezvous::modify(endpoint, change)?;
@@ -320,6 +329,9 @@ impl Qp {
 
     /// Prepares the queue pair for a connection by an identifier, which is iWARP in all respects.
     pub(crate) fn connect_by_identifier(&self) -> Result<(), Errno> {
+        if self.attributes.kind != QpKind::Rc {
+            return Err(Errno::INVAL);
+        }
         if self.endpoint.is_some() {
             self.device.with(|core, _| core.set_qp_service(self.id, QpService::Iwarp))?;
         }
@@ -506,8 +518,47 @@ impl SendPoster<'_> {
         data: Data<'_>,
         flags: WrFlags,
     ) -> Result<(), Errno> {
+        self.check_kind(&operation)?;
         // `post_send` transmits all of them.
         Ok(self.core.post(self.qp.id, wr_id, operation, data, flags | WrFlags::DEFER).0?)
+    }
+
+    /// Checks that the type of the queue pair has the operation.
+    #[inline]
+    fn check_kind(&self, operation: &Operation) -> Result<(), Errno> {
+        let is_of_uc = matches!(
+            operation,
+            Operation::Send { invalidate: None }
+                | Operation::SendImmediate { .. }
+                | Operation::Write { .. }
+                | Operation::WriteImmediate { .. }
+        );
+        let is_uc = self.qp.attributes.kind == QpKind::Uc;
+        if is_uc && !is_of_uc { Err(Errno::INVAL) } else { Ok(()) }
+    }
+
+    /// Posts a datagram.
+    ///
+    /// # Errors
+    /// `EINVAL`: above a limit. `ENOMEM`: the queue is full.
+    #[inline]
+    pub fn post_datagram(
+        &mut self,
+        wr_id: u64,
+        message: (Destination, Option<[u8; 4]>),
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> Result<(), Errno> {
+        let flags = flags | WrFlags::DEFER;
+        Ok(self.core.post_datagram(self.qp.id, wr_id, message, data, flags).0?)
+    }
+
+    /// Checks a datagram as [`SendPoster::check`] does.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post_datagram`].
+    pub fn check_datagram(&mut self, data: Data<'_>) -> Result<(), Errno> {
+        Ok(self.core.check_datagram(self.qp.id, data)?)
     }
 
     /// Returns the number of requests that can be posted.
@@ -522,6 +573,7 @@ impl SendPoster<'_> {
     /// # Errors
     /// As [`SendPoster::post`].
     pub fn check(&mut self, operation: Operation, data: Data<'_>) -> Result<(), Errno> {
+        self.check_kind(&operation)?;
         Ok(self.core.check_post(self.qp.id, operation, data)?)
     }
 

@@ -122,7 +122,8 @@ impl Rnic {
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
         let QpConfig { receive_cq, send_cq, context, limits, srq, error_state_posts, service } =
             config;
-        let rc = (service == QpService::Rc).then(RcAttributes::default);
+        let rc = RcAttributes::of(service);
+        let ud = (service == QpService::Ud).then(Box::default);
         limits.check(&self.config.limits)?;
         self.check_parent(Key::Pd(pd))?;
         for key in [Key::Cq(receive_cq), Key::Cq(send_cq)] {
@@ -172,6 +173,7 @@ impl Rnic {
             rfc7306: self.config.rfc7306 || rc.is_some(),
             rights: Access::REMOTE,
             rc,
+            ud,
             twin_of: None,
             error_state_posts,
             retention: CompletionRetention::Keep,

@@ -9,4 +9,5 @@ mod query;
 mod rc;
 mod shared_endpoint;
 mod srq;
+mod ud;
 mod window;

@@ -17,6 +17,7 @@ use crate::{
     rdmap::{ATOMIC_TARGET_OCTETS, IMMEDIATE_OCTETS},
     rnic::{
         Rnic,
+        config::Limits,
         memory::{
             fast::FastMemory,
             region::FastRegisterLimits,
@@ -56,6 +57,26 @@ const fn with_length(
 ) -> [u8; IMMEDIATE_OCTETS] {
     let [e, f, g, h] = length.to_be_bytes();
     [a, b, c, d, e, f, g, h]
+}
+
+/// Returns the bytes of a request's data, if they are within the limits.
+#[inline(always)]
+pub(super) fn data_length(
+    qp: &Qp,
+    limits: &Limits,
+    is_read: bool,
+    data: Data<'_>,
+) -> Result<u32, VerbError> {
+    match data {
+        Data::Inline(_) | Data::InlineSges(_) if is_read => Err(VerbError::InvalidArgument),
+        Data::Inline(parts) => inline_length(parts, qp.limits.inline_data_size),
+        Data::InlineSges(parts) => inline_length(parts, qp.limits.inline_data_size),
+        Data::Registered(sges) => {
+            let adapter_max = if is_read { limits.read_sges_max } else { limits.send_sges_max };
+            let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
+            total_length(sges, sges_max, limits.transfer_bytes_max)
+        }
+    }
 }
 
 impl Rnic {
@@ -124,7 +145,8 @@ impl Rnic {
     /// [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: a limit of the queue pair or the adapter is exceeded. For
     /// a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: inline data. For an atomic or
     /// immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: an operation of another
-    /// [`QpService`](crate::rnic::QpService), or not the data that [`Operation`] specifies.
+    /// [`QpService`](crate::rnic::QpService), or not the data that [`Operation`] specifies. With
+    /// [`QpService::Ud`](crate::rnic::QpService), requests are posted by [`Rnic::post_datagram`].
     // Inlined so that the operation is not copied: most operations are smaller than the largest one.
     #[inline(always)]
     pub fn post(
@@ -192,6 +214,9 @@ impl Rnic {
         if self.execute_early(id) {
             return Urgency::Now;
         }
+        if state == QpState::Lost && self.complete_lost(id) {
+            return Urgency::Now;
+        }
         let is_first = self.objects.qps.get(id).is_some_and(|qp| qp.sends.outstanding() == 1);
         if !is_first {
             return Urgency::None;
@@ -200,8 +225,19 @@ impl Rnic {
         Urgency::Now
     }
 
+    /// Completes the requests of an unreliable queue pair whose connection is lost: their messages are lost. Returns
+    /// false for another service.
+    fn complete_lost(&mut self, id: QpId) -> bool {
+        let is_unreliable = self.objects.qps.get(id).is_some_and(Qp::is_unreliable);
+        if is_unreliable {
+            self.objects.complete_lost(id);
+            self.objects.deliver_completions();
+        }
+        is_unreliable
+    }
+
     /// Flushes the last posted request: the queue pair is in the error state.
-    fn flush_late(&mut self, id: QpId) -> Urgency {
+    pub(super) fn flush_late(&mut self, id: QpId) -> Urgency {
         let Objects { qps, completed, .. } = &mut self.objects;
         if let Some(qp) = qps.get_mut(id) {
             qp.flush_last(completed);
@@ -297,18 +333,7 @@ impl Rnic {
             // The Read would wait forever.
             return Err(VerbError::NoReads);
         }
-        let length = match data {
-            Data::Inline(_) | Data::InlineSges(_) if is_read => {
-                return Err(VerbError::InvalidArgument);
-            }
-            Data::Inline(parts) => inline_length(parts, qp.limits.inline_data_size)?,
-            Data::InlineSges(parts) => inline_length(parts, qp.limits.inline_data_size)?,
-            Data::Registered(sges) => {
-                let adapter_max = if is_read { limits.read_sges_max } else { limits.send_sges_max };
-                let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
-                total_length(sges, sges_max, limits.transfer_bytes_max)?
-            }
-        };
+        let length = data_length(qp, &limits, is_read, data)?;
         Ok((qp, length))
     }
 
@@ -521,9 +546,16 @@ impl Rnic {
         self.objects.qps.get(id).map_or(0, |qp| qp.sends.room())
     }
 
+    /// As [`Rnic::check_any_sender`], for requests with a connection.
+    #[inline]
+    fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
+        let qp = self.check_any_sender(id)?;
+        if qp.ud.is_some() { Err(VerbError::InvalidArgument) } else { Ok(qp) }
+    }
+
     /// Returns the queue pair if its send queue accepts requests: connected, or flushing late posts, and with room
     /// (NDK-CON-11).
-    fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
+    pub(super) fn check_any_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.error_state_posts == ErrorStatePosts::Flush;
         if qp.state != QpState::Connected && !is_late && !qp.queues_posts() {
@@ -540,7 +572,7 @@ impl Rnic {
     #[inline]
     pub fn schedule_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
-        let Some(stream) = qp.stream else { return Urgency::None };
+        let Some(stream) = qp.stream else { return self.schedule_datagrams(id) };
         let urgency = match qp.flow.may_wait() {
             true => Urgency::Soon,
             false => Urgency::Now,

@@ -30,16 +30,19 @@ impl Rnic {
     }
 
     /// Changes the service of a queue pair before it is connected. Its receives remain. In other states than
-    /// [`QpState::Idle`] the call has no effect.
+    /// [`QpState::Idle`], and from or to [`QpService::Ud`], the call has no effect.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`].
     pub fn set_qp_service(&mut self, id: QpId, service: QpService) -> Result<(), VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
-        let is_rc = service == QpService::Rc;
-        if qp.state == QpState::Idle && qp.is_rc() != is_rc {
-            qp.rc = is_rc.then(RcAttributes::default);
-            qp.rfc7306 = self.config.rfc7306 || is_rc;
+        let services = [qp.service(), service];
+        if qp.state == QpState::Idle
+            && services[0] != services[1]
+            && !services.contains(&QpService::Ud)
+        {
+            qp.rc = RcAttributes::of(service);
+            qp.rfc7306 = self.config.rfc7306 || qp.is_rc();
         }
         Ok(())
     }
@@ -49,20 +52,29 @@ impl Rnic {
     /// the queue. Local operations (binds, invalidations, fast registrations) before the first of them are executed at
     /// once.
     ///
+    /// A queue pair of [`QpService::Ud`](crate::rnic::QpService) accepts datagrams after the call, also after a failed
+    /// one.
+    ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: another service.
     pub fn allow_sends(&mut self, id: QpId) -> Result<(), VerbError> {
+        if self.is_datagram_qp(id) {
+            return self.allow_datagrams(id);
+        }
         self.rc_attributes(id)?.allows_sends = true;
         Ok(())
     }
 
-    /// Holds the requests of a queue pair of [`QpService::Rc`](crate::rnic::QpService) that have not started, or
-    /// starts them again. Posts are accepted in both cases. A reset ends the hold.
+    /// Holds the requests of a queue pair that have not started, or starts them again. Posts are accepted in both
+    /// cases. A reset ends the hold.
     ///
     /// # Errors
-    /// As [`Rnic::allow_sends`].
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: of [`QpService::Iwarp`](crate::rnic::QpService).
     pub fn hold_sends(&mut self, id: QpId, is_held: bool) -> Result<(), VerbError> {
-        self.rc_attributes(id)?.holds_sends = is_held;
+        match self.objects.qps.get_mut(id).and_then(|qp| qp.ud.as_mut()) {
+            Some(ud) => ud.holds_sends = is_held,
+            None => self.rc_attributes(id)?.holds_sends = is_held,
+        }
         self.execute_early(id);
         let _ = self.schedule_qp(id);
         Ok(())
@@ -158,7 +170,7 @@ impl Rnic {
     /// the queue pair is being closed; [`VerbError::NoResources`]; [`VerbError::DeviceLost`].
     pub fn create_twin(&mut self, id: QpId) -> Result<QpId, VerbError> {
         self.check_parent(Key::Qp(id))?;
-        let peer = self.rc_attributes(id)?.peer;
+        let RcAttributes { peer, is_unreliable, .. } = *self.rc_attributes(id)?;
         let sink_token = self.objects.regions.draw(Owner::ReadSink)?;
         let twin = self.objects.qps.get(id).filter(|qp| qp.twin_of.is_none()).map(|qp| Qp {
             life: Life::default(),
@@ -182,7 +194,8 @@ impl Rnic {
             read_limit: 0,
             rfc7306: qp.rfc7306,
             rights: qp.rights,
-            rc: Some(RcAttributes { peer, ..RcAttributes::default() }),
+            rc: Some(RcAttributes { peer, is_unreliable, ..RcAttributes::default() }),
+            ud: None,
             twin_of: Some(id),
             error_state_posts: qp.error_state_posts,
             retention: CompletionRetention::Keep,

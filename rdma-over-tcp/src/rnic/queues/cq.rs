@@ -86,6 +86,16 @@ pub enum Arrival {
     Immediate([u8; IMMEDIATE_OCTETS]),
     /// A Send with immediate data.
     SendImmediate([u8; 4]),
+    /// A datagram ([`QpService::Ud`](crate::rnic::QpService)). The receive begins with the global route header, which
+    /// the bytes of the completion include.
+    Datagram {
+        /// Number of the sending queue pair.
+        source: u32,
+        /// Immediate data in message order.
+        immediate: Option<[u8; 4]>,
+        /// True if the global route header contains a header of IPv4, otherwise one of IPv6.
+        is_ipv4: bool,
+    },
 }
 
 /// Condition of a notification of a completion queue.

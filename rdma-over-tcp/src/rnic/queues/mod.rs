@@ -7,4 +7,5 @@ pub(crate) mod receive_queue;
 pub(crate) mod send_queue;
 pub(crate) mod sges;
 pub(crate) mod srq;
+pub(crate) mod ud;
 pub(crate) mod wr;

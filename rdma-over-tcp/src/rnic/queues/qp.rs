@@ -1,6 +1,6 @@
 //! Queue pairs: limits, state, completion and flush of requests.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
 
 use super::{
@@ -8,6 +8,7 @@ use super::{
     rc::{QpService, RcAttributes},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
+    ud::UdAttributes,
     wr::{WcOpcode, WqeKind, WrFlags},
 };
 use crate::{
@@ -144,7 +145,7 @@ pub enum QpState {
     Idle,
     /// A connector is establishing a connection for the queue pair. Posts are accepted as in [`QpState::Idle`].
     Connecting,
-    /// Initiator requests may be posted (NDK-CON-12).
+    /// Initiator requests may be posted (NDK-CON-12). Of [`QpService::Ud`]: datagrams may be posted.
     Connected,
     /// Only with [`QpService::Rc`]: the connection has ended without an error, by a FIN, a reset or a timeout. Receives
     /// stay posted and requests stay queued, also those posted from now on, until
@@ -265,8 +266,10 @@ pub(crate) struct Qp {
     /// Rights of the peer's Writes, Reads and atomics, in addition to those of the memory. Only with
     /// [`QpService::Rc`].
     pub(crate) rights: Access,
-    /// Attributes of [`QpService::Rc`]; `None`: [`QpService::Iwarp`].
+    /// Attributes of [`QpService::Rc`] and [`QpService::Uc`]; `None`: another service.
     pub(crate) rc: Option<RcAttributes>,
+    /// Attributes of [`QpService::Ud`]; `None`: another service.
+    pub(crate) ud: Option<Box<UdAttributes>>,
     /// Queue pair whose requests arrive here: this one is its twin ([`Rnic::create_twin`](crate::rnic::Rnic)).
     pub(crate) twin_of: Option<QpId>,
     pub(crate) error_state_posts: ErrorStatePosts,
@@ -309,7 +312,8 @@ impl Qp {
         self.flow = Flow::default();
         self.read_limit = 0;
         self.rights = Access::REMOTE;
-        self.rc = self.rc.map(|_| RcAttributes::default());
+        self.rc = self.rc.map(RcAttributes::reset);
+        self.ud = self.ud.take().map(|_| Box::default());
         self.retention = CompletionRetention::Keep;
         self.is_last_receive_reported = false;
     }
@@ -325,10 +329,32 @@ impl Qp {
         self.srq.is_none() && self.twin_of.is_none()
     }
 
-    /// Returns true if the queue pair is of [`QpService::Rc`].
+    /// Returns true if the queue pair is of [`QpService::Rc`] or [`QpService::Uc`].
     #[inline]
     pub(crate) const fn is_rc(&self) -> bool {
         self.rc.is_some()
+    }
+
+    /// Returns true if the peer acknowledges requests: [`QpService::Rc`].
+    #[inline]
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.rc.is_some_and(|rc| !rc.is_unreliable)
+    }
+
+    /// Returns true if the queue pair is of [`QpService::Uc`].
+    #[inline]
+    pub(crate) fn is_unreliable(&self) -> bool {
+        self.rc.is_some_and(|rc| rc.is_unreliable)
+    }
+
+    /// Returns the service.
+    pub(crate) fn service(&self) -> QpService {
+        match self.rc {
+            None if self.ud.is_some() => QpService::Ud,
+            None => QpService::Iwarp,
+            Some(RcAttributes { is_unreliable: true, .. }) => QpService::Uc,
+            Some(_) => QpService::Rc,
+        }
     }
 
     /// Returns true if the peer's requests that need `right` are permitted, as far as the queue pair decides.
@@ -407,6 +433,9 @@ impl Qp {
         // Outcome of the failed part before the request.
         let mut front = None;
         self.sends.drop_operands();
+        if let Some(ud) = &mut self.ud {
+            ud.destinations.clear();
+        }
         while let Some(mut request) = self.sends.pop() {
             let mut status = match request.progress {
                 Progress::Done(status) if !failed => status,

@@ -1,7 +1,7 @@
-//! Reliable connected service between two queue pairs of this implementation.
+//! Reliable and unreliable connected service between two queue pairs of this implementation.
 //!
-//! A queue pair of this service behaves as RC of InfiniBand does. It uses the wire protocol of iWARP with two private
-//! messages, so both ends must be of this service: their consumers negotiate it in the private data of MPA.
+//! A queue pair of these services behaves as RC or UC of InfiniBand does. It uses the wire protocol of iWARP with two
+//! private messages, so both ends must be of this service: their consumers negotiate it in the private data of MPA.
 
 use offload_engine::time::Duration;
 
@@ -25,6 +25,14 @@ pub enum QpService {
     ///   [`Operation::Immediate`](crate::rnic::Operation::Immediate) alone is not.
     /// - A failed connection attempt leaves the queue pair idle, with its receives and its requests.
     Rc,
+    /// Unreliable connected, with a peer of the same service. As [`QpService::Rc`], except:
+    ///
+    /// - A Send, Write or immediate completes when it was passed to TCP, as with iWARP, also if the connection is lost.
+    /// - A message that the peer cannot execute is dropped: without a receive, longer than it, or without the rights.
+    /// - There are no Reads and atomics.
+    Uc,
+    /// Unreliable datagram, without a connection ([`Rnic::start_datagrams`](crate::rnic::Rnic::start_datagrams)).
+    Ud,
 }
 
 /// Parameters of the peer's requests at a queue pair of [`QpService::Rc`].
@@ -50,7 +58,7 @@ impl RcPeer {
     }
 }
 
-/// Attributes of a queue pair of [`QpService::Rc`].
+/// Attributes of a queue pair of [`QpService::Rc`] or [`QpService::Uc`].
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct RcAttributes {
     pub(crate) peer: RcPeer,
@@ -58,4 +66,22 @@ pub(crate) struct RcAttributes {
     pub(crate) allows_sends: bool,
     /// True if no request starts.
     pub(crate) holds_sends: bool,
+    /// True for [`QpService::Uc`].
+    pub(crate) is_unreliable: bool,
+}
+
+impl RcAttributes {
+    /// Returns the attributes of a new queue pair; `None`: another service.
+    pub(crate) fn of(service: QpService) -> Option<Self> {
+        match service {
+            QpService::Rc => Some(Self::default()),
+            QpService::Uc => Some(Self { is_unreliable: true, ..Self::default() }),
+            QpService::Iwarp | QpService::Ud => None,
+        }
+    }
+
+    /// Returns the attributes after a reset.
+    pub(crate) fn reset(self) -> Self {
+        Self { is_unreliable: self.is_unreliable, ..Self::default() }
+    }
 }

@@ -166,6 +166,11 @@ impl ReceiveQueue {
         }
     }
 
+    /// Returns the bytes of the oldest receive.
+    pub(crate) fn next_length(&self) -> Option<u32> {
+        self.posted.front().map(|posted| posted.length)
+    }
+
     /// Moves the oldest receive into `receive`. Returns true if there was one.
     #[inline]
     pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {

@@ -226,6 +226,15 @@ impl SendQueue {
         }
     }
 
+    /// Sets the outcome of all requests without one. None of them will start.
+    pub(crate) fn finish_all(&mut self, status: WcStatus) {
+        let unfinished =
+            self.requests.iter_mut().filter(|it| !matches!(it.progress, Progress::Done(_)));
+        unfinished.for_each(|request| request.progress = Progress::Done(status));
+        self.next = self.base + self.requests.len() as u64;
+        self.operands.clear();
+    }
+
     /// Serial of the first request that is not completely passed to TCP.
     pub(crate) const fn next_serial(&self) -> u64 {
         self.next

@@ -27,6 +27,7 @@ use core::net::SocketAddr;
 use bytes::Bytes;
 use offload_engine::time::Instant;
 
+pub(super) use self::receive::{complete_receive, place_in};
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
     accept_race::AcceptRace,
@@ -287,7 +288,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if the queue pair is of `QpService::Rc`, and the stream is in full operation.
+    /// Returns true if the queue pair is of `QpService::Rc` or `QpService::Uc`, and the stream is in full operation.
     #[inline]
     fn is_rc(&self) -> bool {
         matches!(&self.phase, Phase::Operating(operation) if operation.transmitter.is_rc())
@@ -338,7 +339,7 @@ impl Stream {
         let Objects { qps, completed, .. } = objects;
         if let Some(qp) = self.qp.and_then(|id| qps.get_mut(id)) {
             if let Some(end) = end
-                && !qp.is_rc()
+                && !qp.is_acknowledged()
             {
                 qp.sends.acknowledge(end);
             }

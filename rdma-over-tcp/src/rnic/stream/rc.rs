@@ -1,4 +1,4 @@
-//! Ends of streams of [`QpService::Rc`](crate::rnic::QpService).
+//! Ends of streams of [`QpService::Rc`](crate::rnic::QpService) and [`QpService::Uc`](crate::rnic::QpService).
 //!
 //! | end | queue pair of this end | queue pair of the peer |
 //! |---|---|---|
@@ -188,8 +188,20 @@ impl Objects {
         qp.stream = None;
         qp.awaits_receive = false;
         qp.flow = Flow::default();
+        if qp.is_unreliable() {
+            return self.complete_lost(id);
+        }
         if !qp.sends.is_empty() {
             self.raise_qp_event(id, QpEvent::RequestsWaiting);
+        }
+    }
+
+    /// Completes all requests of an unreliable queue pair as sent: their messages are lost.
+    pub(crate) fn complete_lost(&mut self, id: QpId) {
+        let Self { qps, completed, .. } = self;
+        if let Some(qp) = qps.get_mut(id) {
+            qp.sends.finish_all(WcStatus::Success);
+            qp.complete_done(completed);
         }
     }
 }

@@ -10,6 +10,7 @@ mod counted;
 mod extensions;
 mod parts;
 mod private;
+mod unreliable;
 
 use alloc::boxed::Box;
 
@@ -65,11 +66,21 @@ pub(super) struct Receiver {
     executed: u32,
     /// Octets of the last complete Write.
     write_octets: u32,
+    dropped: Dropped,
     /// Regions of the last Write and of the last local buffer, likely reused by the next ones.
     write_region: Option<Owner>,
     local_region: Option<Owner>,
     /// Segment whose payload is placed in parts.
     open: Option<OpenSegment>,
+}
+
+/// Messages of a peer of [`QpService::Uc`](crate::rnic::QpService) that are dropped.
+#[derive(Clone, Copy, Default, Debug)]
+struct Dropped {
+    /// True if the Write in progress, or the last one, is dropped.
+    is_write: bool,
+    /// True if the Send in progress is dropped.
+    is_send: bool,
 }
 
 /// Outcome of the FPDUs of an input, except placed bytes and completions.
@@ -110,6 +121,7 @@ impl Receiver {
             fpdus: 0,
             executed: 0,
             write_octets: 0,
+            dropped: Dropped::default(),
             write_region: None,
             local_region: None,
             open: None,
@@ -398,6 +410,9 @@ impl Receiver {
         kind: SendKind,
         payload: &[u8],
     ) -> Result<(), UlpduError> {
+        if objects.qps.get(id).is_some_and(Qp::is_unreliable) {
+            return self.unreliable_send(objects, id, segment, kind, payload);
+        }
         let capacity = objects.take_receive(id);
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
         let place = self.sends.accept(segment, payload.len(), capacity).map_err(|error| {
@@ -413,9 +428,20 @@ impl Receiver {
             return Err(UlpduError { error, receive_status: Some(WcStatus::LocalProtection) });
         }
         let Some(bytes) = place.message_octets else { return Ok(()) };
+        self.send_received(objects, id, kind, bytes)
+    }
+
+    /// Completes the receive of a Send.
+    fn send_received(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        kind: SendKind,
+        bytes: u32,
+    ) -> Result<(), UlpduError> {
         if let Some(Stag(token)) = kind.invalidate() {
             // NDK-RI-1: invalidated before the completion is visible.
-            let user = qp.user();
+            let Some(user) = objects.qps.get(id).map(Qp::user) else { return Ok(()) };
             objects.regions.invalidate_remotely(user, token)?;
         }
         let arrival = match kind {
@@ -508,7 +534,7 @@ fn failure(ulpdu: &[u8], UlpduError { error, receive_status }: UlpduError) -> Bo
 
 /// Completes the receive of a message.
 #[inline]
-fn complete_receive(
+pub(crate) fn complete_receive(
     objects: &mut Objects,
     id: QpId,
     bytes: u32,
@@ -527,7 +553,7 @@ fn complete_receive(
 
 /// Places a part of a Send in the receive in progress. Returns false if nothing was placed. The length of the pieces is
 /// that of the payload, which was checked against the receive's length.
-fn place_in(
+pub(crate) fn place_in(
     regions: &Regions,
     hint: &mut Option<Owner>,
     qp: &Qp,

@@ -116,8 +116,8 @@ impl Stream {
     /// Service of the queue pair.
     fn service(&self, objects: &Objects) -> QpService {
         match self.qp.and_then(|id| objects.qps.get(id)) {
-            Some(qp) if qp.is_rc() => QpService::Rc,
-            _ => QpService::Iwarp,
+            Some(qp) => qp.service(),
+            None => QpService::Iwarp,
         }
     }
 
@@ -135,7 +135,7 @@ impl Stream {
         let limits = ReadLimit::effective(own, peer);
         self.history.negotiated = Some(*negotiated);
         self.history.limits = Some(limits);
-        self.is_rc_new = service == QpService::Rc;
+        self.is_rc_new = matches!(service, QpService::Rc | QpService::Uc);
         self.has_chores |= self.is_rc_new;
         self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),

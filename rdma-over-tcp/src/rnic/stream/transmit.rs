@@ -112,6 +112,8 @@ pub(super) struct Transmitter {
     source_region: Option<Owner>,
     /// Region of the last Read Response.
     response_region: Option<Owner>,
+    /// True for [`QpService::Rc`](crate::rnic::QpService) and [`QpService::Uc`](crate::rnic::QpService).
+    is_rc: bool,
     /// Acknowledgments of [`QpService::Rc`](crate::rnic::QpService); `None`: another service.
     acknowledgments: Option<Box<Acknowledgments>>,
 }
@@ -143,8 +145,9 @@ impl Transmitter {
             was_response: false,
             source_region: None,
             response_region: None,
+            is_rc: matches!(service, QpService::Rc | QpService::Uc),
             acknowledgments: match service {
-                QpService::Iwarp => None,
+                QpService::Iwarp | QpService::Uc | QpService::Ud => None,
                 QpService::Rc => Some(Box::new(Acknowledgments::new())),
             },
         }
@@ -230,7 +233,7 @@ impl Transmitter {
     /// peer's acknowledgment.
     #[inline(always)]
     pub(super) fn has_no_work(&self, qp: &Qp) -> bool {
-        (qp.sends.is_empty() || self.is_rc() && !qp.sends.has_queued()) && self.is_idle()
+        (qp.sends.is_empty() || self.is_acknowledged() && !qp.sends.has_queued()) && self.is_idle()
     }
 
     /// Sends the pending Terminate, if there is one, even without room: it is the last message.
@@ -361,7 +364,7 @@ impl Transmitter {
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(builder, &header, is_copied);
                     if cut.last {
-                        match self.is_rc() {
+                        match self.is_acknowledged() {
                             true => self.count_sent(qp, is_counted),
                             false => finish_request(qp, is_copied),
                         }
@@ -402,7 +405,9 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
 /// is nothing to segment. A peer may delay that acknowledgment for long.
 fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
-    if !qp.is_rc() && qp.sends.awaits_acknowledgment(end) && io.detach_tail(COPY_ASIDE_MAX as usize)
+    if !qp.is_acknowledged()
+        && qp.sends.awaits_acknowledgment(end)
+        && io.detach_tail(COPY_ASIDE_MAX as usize)
     {
         qp.sends.acknowledge(end);
         qp.stats.tails_copied += 1;

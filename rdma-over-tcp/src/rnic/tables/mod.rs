@@ -23,6 +23,7 @@ use super::{
         qp::{Completed, CompletionRetention, Qp, ReceiveOutcome},
         receive_queue::ReceiveQueue,
         srq::Srq,
+        ud::Datagrams,
     },
     stats::Counters,
     status::ConnectError,
@@ -58,6 +59,8 @@ pub(crate) struct Objects {
     pub(crate) deferred: Vec<StreamId>,
     /// Work of the core after the current call.
     pub(crate) follow_ups: Vec<FollowUp>,
+    /// Queue pairs without a connection.
+    pub(crate) datagrams: Datagrams,
 }
 
 /// Work of the core after a call that has found it.
@@ -112,6 +115,7 @@ impl Objects {
             may_defer: false,
             deferred: Vec::new(),
             follow_ups: Vec::new(),
+            datagrams: Datagrams::default(),
         }
     }
 
@@ -199,6 +203,11 @@ impl Objects {
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
                 self.regions.unbind_all(id);
                 self.regions.release_token(qp.sink_token);
+                let number =
+                    qp.number.filter(|number| self.datagrams.numbers.get(number) == Some(&id));
+                if let Some(number) = number {
+                    self.datagrams.numbers.remove(&number);
+                }
                 let mut antecedents =
                     vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
                 antecedents.extend(qp.srq.map(Key::Srq));

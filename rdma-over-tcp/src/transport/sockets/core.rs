@@ -1,5 +1,6 @@
 //! Adapter on kernel sockets: a sequence of non-blocking passes.
 
+mod datagrams;
 mod opening;
 
 use alloc::{
@@ -37,6 +38,7 @@ use rustix::{
 
 use super::{
     capture::Capture,
+    datagrams::DatagramSockets,
     kernel::{address, check_keep_alive, end_error, ends},
     listening::ListeningSocket,
     stream::{ReceiveState, SendState, SocketIo, SocketStream, Stage},
@@ -96,6 +98,8 @@ pub struct SocketRnic {
     names: HashMap<ListenerId, u64>,
     /// Listening sockets inherited from the process that forked this one.
     inherited: Vec<(SocketAddr, Guarded<OwnedFd>)>,
+    /// Sockets of queue pairs without a connection.
+    datagrams: DatagramSockets,
     /// Sockets that reserve the addresses of shared endpoints.
     endpoints: HashMap<SharedEndpointId, Guarded<OwnedFd>>,
     /// Streams and listeners that are not drained.
@@ -131,9 +135,12 @@ impl SocketRnic {
         let names = next_name.clone();
         let is_aligned = config.fpdu_size != FpduSize::Max;
         let name = move || StreamId(allocate(&names));
+        let poller: Arc<Guarded<OwnedFd>> =
+            Arc::new(move_to_high_number(epoll::create(CreateFlags::CLOEXEC)?).into());
         Ok(Self {
             rnic: Rnic::new(config, Box::new(name), wake),
-            poller: Arc::new(move_to_high_number(epoll::create(CreateFlags::CLOEXEC)?).into()),
+            datagrams: DatagramSockets::new(poller.clone()),
+            poller,
             capture: None,
             is_aligned,
             streams: HashMap::new(),
@@ -267,7 +274,9 @@ impl SocketRnic {
     fn handle_ready(&mut self, now: Instant, name: u64, events: EventFlags) {
         let id = StreamId(name);
         let Some(stream) = self.streams.get_mut(&id) else {
-            self.accept(now, name);
+            if !self.handle_datagram_events(name, events) {
+                self.accept(now, name);
+            }
             return;
         };
         if stream.stage == Stage::Connecting {
@@ -592,7 +601,11 @@ impl SocketRnic {
                     self.receive(now, id, true);
                     self.advance(now, id);
                 }
-                None => self.accept(now, name),
+                None => {
+                    if !self.receive_datagrams(name, true) {
+                        self.accept(now, name);
+                    }
+                }
             }
         }
         count > 0
@@ -624,6 +637,7 @@ impl SocketRnic {
         }
         self.listeners.clear();
         self.endpoints.clear();
+        self.datagrams.close();
     }
 }
 
@@ -669,6 +683,7 @@ impl Passive for SocketRnic {
             self.call(now, id, |rnic, io| rnic.handle_room(id, io));
             self.advance(now, id);
         }
+        worked |= self.transmit_datagrams();
         worked | self.run_ready(now)
     }
 

@@ -1,4 +1,4 @@
-//! Transport over kernel TCP sockets.
+//! Transport over kernel sockets: TCP, and UDP for queue pairs without a connection.
 //!
 //! Theory of operation
 //!
@@ -19,6 +19,7 @@
 mod capture;
 mod connection;
 mod core;
+mod datagrams;
 mod kernel;
 mod listening;
 mod stream;

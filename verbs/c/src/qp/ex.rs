@@ -15,20 +15,22 @@ use flue_verbs_abi::{
         IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
         IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
     },
-    objects::{ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge},
+    objects::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge},
 };
 use flue_verbs_core::{
+    attributes::QpKind,
     device::Device,
     qp::{QpOwner, SendPoster, immediate},
 };
 use rdma_over_tcp::{
     ddp::Stag,
     rdmap::AtomicOperation,
-    rnic::{Bind, Data, Operation, Remote, Sge, WindowType},
+    rnic::{Bind, Data, Destination, Operation, Remote, Sge, WindowType},
 };
 
 use super::{QpObject, options, takes_receive};
 use crate::{
+    ah,
     guard::{self, Errno, copied},
     mw,
 };
@@ -52,6 +54,12 @@ impl Payload {
 /// Work of a request under construction.
 enum Work {
     Operation(Operation, Payload),
+    /// Send, to the destination that a later call sets.
+    Datagram {
+        destination: Option<Destination>,
+        immediate: Option<[u8; 4]>,
+        payload: Payload,
+    },
     Bind(Bind),
     /// By key.
     Invalidate(u32),
@@ -62,6 +70,10 @@ impl Work {
         match self {
             Self::Operation(operation, payload) => {
                 payload.with(|data| poster.check(*operation, data))?;
+            }
+            Self::Datagram { destination, payload, .. } => {
+                destination.ok_or(Errno(libc::EINVAL))?;
+                payload.with(|data| poster.check_datagram(data))?;
             }
             Self::Bind(bind) => poster.check_bind(*bind)?,
             Self::Invalidate(key) => poster.check_invalidate(*key)?,
@@ -85,6 +97,11 @@ impl Built {
                 let flags = options(takes_receive(operation));
                 payload.with(|data| poster.post(*wr_id, *operation, data, flags))?;
             }
+            Work::Datagram { destination, immediate, payload } => {
+                let message = (destination.ok_or(Errno(libc::EINVAL))?, *immediate);
+                let flags = options(true);
+                payload.with(|data| poster.post_datagram(*wr_id, message, data, flags))?;
+            }
             Work::Bind(bind) => {
                 poster.bind(*wr_id, *bind, options(false))?;
             }
@@ -103,7 +120,12 @@ pub(crate) struct Building {
 
 impl Building {
     /// Creates an empty list of requests for the operations `IBV_QP_EX_WITH_*`.
-    pub(crate) fn new(operations: u64, device: &Device, owner: QpOwner) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        operations: u64,
+        device: &Device,
+        owner: QpOwner,
+        kind: QpKind,
+    ) -> Result<Self, Errno> {
         let plain = IBV_QP_EX_WITH_RDMA_WRITE
             | IBV_QP_EX_WITH_SEND
             | IBV_QP_EX_WITH_RDMA_READ
@@ -120,6 +142,18 @@ impl Building {
         }
         if is_rc {
             known |= IBV_QP_EX_WITH_SEND_WITH_IMM;
+        }
+        let sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+        match kind {
+            QpKind::Rc => {}
+            QpKind::Uc => {
+                known = sends
+                    | IBV_QP_EX_WITH_RDMA_WRITE
+                    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+                    | IBV_QP_EX_WITH_LOCAL_INV
+                    | IBV_QP_EX_WITH_BIND_MW;
+            }
+            QpKind::Ud => known = sends,
         }
         match operations & !u64::from(known) {
             0 => Ok(Self::default()),
@@ -143,6 +177,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_local_inv = Some(wr_local_inv);
     qp.wr_bind_mw = Some(wr_bind_mw);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
@@ -187,7 +222,23 @@ fn add_work(qp: *mut ibv_qp_ex, work: Result<Work, Errno>) {
 
 /// Adds a request, whose data the next call sets.
 fn add(qp: *mut ibv_qp_ex, operation: Operation) {
-    add_work(qp, Ok(Work::Operation(operation, Payload::Registered(Vec::new()))));
+    let payload = Payload::Registered(Vec::new());
+    // SAFETY: the program passes a pointer to such a queue pair.
+    let has_datagrams = unsafe { QpObject::of(qp) }.is_ok_and(|state| state.qp.has_datagrams());
+    let datagram = |immediate| {
+        Ok(Work::Datagram {
+            destination: None,
+            immediate,
+            payload: Payload::Registered(Vec::new()),
+        })
+    };
+    let work = match operation {
+        _ if !has_datagrams => Ok(Work::Operation(operation, payload)),
+        Operation::Send { invalidate: None } => datagram(None),
+        Operation::SendImmediate { data } => datagram(Some(data)),
+        _ => Err(Errno(libc::EINVAL)),
+    };
+    add_work(qp, work);
 }
 
 /// Sets the data of the last request.
@@ -196,7 +247,8 @@ fn set(qp: *mut ibv_qp_ex, payload: Payload) {
         // SAFETY: the program passes a pointer to such a queue pair.
         if let Ok(mut building) = unsafe { building(qp) } {
             match building.requests.last_mut() {
-                Some(Built { work: Work::Operation(_, last), .. }) => *last = payload,
+                Some(Built { work: Work::Operation(_, last), .. })
+                | Some(Built { work: Work::Datagram { payload: last, .. }, .. }) => *last = payload,
                 _ => building.error = Some(Errno(libc::EINVAL)),
             }
         }
@@ -282,6 +334,21 @@ unsafe extern "C" fn wr_bind_mw(
         }
     });
     add_work(qp, bind.map(Work::Bind));
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32, key: u32) {
+    guard::nothing(|| {
+        // SAFETY: the program passes pointers to such a queue pair, and to a handle.
+        let (building, to) = unsafe { (building(qp), ah::destination(ah, number, key)) };
+        if let Ok(mut building) = building {
+            match (building.requests.last_mut(), to) {
+                (Some(Built { work: Work::Datagram { destination, .. }, .. }), Ok(to)) => {
+                    *destination = Some(to);
+                }
+                _ => building.error = Some(Errno(libc::EINVAL)),
+            }
+        }
+    });
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, address: u64, length: u32) {

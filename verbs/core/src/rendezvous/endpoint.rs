@@ -22,7 +22,7 @@ use rdma_over_tcp::{
     error::EndReason,
     mpa::startup::StartupError,
     rnic::{
-        ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key, QpId, QpService, ReadLimit,
+        ConnectCause, ConnectError, ConnectorId, DisconnectEvent, Key, QpId, ReadLimit,
         RequestCompletion, Rnic, WcStatus,
     },
 };
@@ -35,9 +35,10 @@ use super::{
 };
 use crate::{
     async_event::{AsyncEventKind, EventNotifier},
-    attributes::{IbvQpState, RcAttributes, RcChange, RcLimits, mask},
+    attributes::{IbvQpAttributes, IbvQpChange, IbvQpLimits, IbvQpState, QpKind, mask},
     device::Device,
     errno::Errno,
+    identity::mtu_bytes,
     sync::lock,
     usage,
 };
@@ -48,6 +49,7 @@ pub(crate) struct Endpoint {
     device: &'static Device,
     qp: QpId,
     number: u32,
+    kind: QpKind,
     notifier: Arc<EventNotifier>,
     inner: Mutex<Inner>,
     /// State that the program has set, for posts.
@@ -69,12 +71,12 @@ impl Endpoint {
     pub(super) fn new(
         device: &'static Device,
         qp: QpId,
-        number: u32,
+        (number, kind): (u32, QpKind),
         notifier: Arc<EventNotifier>,
     ) -> Self {
         let state = AtomicU8::new(IbvQpState::Reset as u8);
         let inner = Mutex::new(Inner::new());
-        Self { device, qp, number, notifier, inner, state }
+        Self { device, qp, number, kind, notifier, inner, state }
     }
 
     /// Returns the device.
@@ -100,24 +102,26 @@ impl Endpoint {
     }
 
     /// Returns state and attributes.
-    pub(crate) fn query(&self) -> (IbvQpState, RcAttributes) {
-        let core = self.device.with(|core, _| core.qp_state(self.qp));
-        let inner = lock(&self.inner);
-        (inner.reported(core), inner.attributes)
+    pub(crate) fn query(&self) -> (IbvQpState, IbvQpAttributes) {
+        self.device.with(|core, _| {
+            let inner = lock(&self.inner);
+            (inner.reported(core, self.qp), inner.attributes)
+        })
     }
 
     /// Changes state and attributes, and returns the state. `ready` is called if the queue pair is in RTR: a request
     /// may wait for it.
     ///
     /// # Errors
-    /// As [`RcChange::apply`], and `EINVAL`: the GID entry is empty; `ENETUNREACH`, `EHOSTUNREACH`: no route.
+    /// As [`IbvQpChange::apply`], and `EINVAL`: the GID entry is empty; `ENETUNREACH`, `EHOSTUNREACH`: no route.
     pub(super) fn modify(
         self: &Arc<Self>,
-        change: &RcChange,
+        change: &IbvQpChange,
         ready: impl FnOnce(&mut Rnic, Instant),
     ) -> Result<IbvQpState, Errno> {
         let limits = self.device.limits();
-        let limits = RcLimits {
+        let limits = IbvQpLimits {
+            kind: self.kind,
             identity: self.device.identity(),
             rd_atomic_max: limits.ord_max,
             dest_rd_atomic_max: limits.ird_max,
@@ -130,7 +134,7 @@ impl Endpoint {
         self.device.with(|core, now| {
             let state = {
                 let mut inner = lock(&self.inner);
-                let from = inner.reported(core.qp_state(self.qp));
+                let from = inner.reported(core, self.qp);
                 let (to, after) = change.apply(from, &inner.attributes, &limits)?;
                 let path = path.transpose()?;
                 inner.attributes = after;
@@ -159,7 +163,7 @@ impl Endpoint {
         match (from, to) {
             (_, IbvQpState::Reset) => {
                 core.reset_qp(self.qp)?;
-                core.set_qp_service(self.qp, QpService::Rc)?;
+                core.set_qp_service(self.qp, self.kind.service())?;
                 core.set_qp_numbers(self.qp, self.number, None);
                 inner.end(core);
             }
@@ -167,11 +171,16 @@ impl Endpoint {
                 core.break_qp(self.qp);
                 inner.end(core);
             }
+            (IbvQpState::Init, IbvQpState::ReadyToReceive) if self.kind == QpKind::Ud => {
+                let active_mtu = self.device.identity().active_mtu();
+                core.start_datagrams(self.qp, mtu_bytes(active_mtu))?;
+            }
             (IbvQpState::Init, IbvQpState::ReadyToReceive) => {
                 if let Some(path) = path {
                     self.begin_life(core, now, inner, path);
                 }
             }
+            (IbvQpState::SendError, IbvQpState::ReadyToSend) => core.allow_sends(self.qp)?,
             (IbvQpState::ReadyToSend, IbvQpState::Drained) => {
                 // A queue pair that an identifier connects has another service.
                 let _ = core.hold_sends(self.qp, true);
@@ -200,6 +209,9 @@ impl Endpoint {
         if given & mask::MIN_RNR_TIMER != 0 {
             inner.apply_rc_peer(core, self.qp);
         }
+        if given & mask::QKEY != 0 {
+            core.set_datagram_key(self.qp, inner.attributes.qkey)?;
+        }
         if given & mask::ACCESS_FLAGS != 0 {
             core.set_qp_access(self.qp, rights(inner.attributes.access_flags))?;
         }
@@ -208,7 +220,7 @@ impl Endpoint {
 
     /// Begins a life. A queue pair without a destination is connected by connection management.
     fn begin_life(self: &Arc<Self>, core: &mut Rnic, now: Instant, inner: &mut Inner, path: Path) {
-        let RcAttributes { dest_qp_num, address, .. } = inner.attributes;
+        let IbvQpAttributes { dest_qp_num, address, .. } = inner.attributes;
         if dest_qp_num == 0 {
             return;
         }
@@ -240,7 +252,7 @@ impl Endpoint {
 
     /// Returns the description of the queue pair for its peer.
     fn description(&self, inner: &Inner, life: &Life) -> QpDescription {
-        let RcAttributes {
+        let IbvQpAttributes {
             path_mtu,
             rq_psn,
             sq_psn,
@@ -253,7 +265,10 @@ impl Endpoint {
         } = inner.attributes;
         let can_send = inner.can_send();
         QpDescription {
-            extensions: extension::RC,
+            extensions: match self.kind {
+                QpKind::Uc => extension::UC,
+                QpKind::Rc | QpKind::Ud => extension::RC,
+            },
             destination: dest_qp_num,
             source: self.number,
             sq_psn: can_send.then_some(sq_psn),
@@ -271,7 +286,7 @@ impl Endpoint {
 
     /// Returns the limits of Reads and atomics.
     fn read_limit(&self, inner: &Inner) -> ReadLimit {
-        let RcAttributes { max_rd_atomic, max_dest_rd_atomic, .. } = inner.attributes;
+        let IbvQpAttributes { max_rd_atomic, max_dest_rd_atomic, .. } = inner.attributes;
         // The peer's limit applies until RTS sets the own one.
         let outbound = match inner.can_send() {
             true => max_rd_atomic.into(),

@@ -1,9 +1,6 @@
 //! Life of a queue pair that its program connects: from RTR to the next reset, with at most one connection.
 
-use std::{
-    iter,
-    net::{SocketAddr, SocketAddrV6},
-};
+use std::{iter, net::SocketAddr};
 
 use rdma_over_tcp::{
     error::{EndReason, ErrorNumber},
@@ -13,7 +10,7 @@ use rdma_over_tcp::{
 use super::{numbers, request::close, timing};
 use crate::{
     async_event::{AsyncEventKind, event_of},
-    attributes::{IbvQpState, RcAttributes},
+    attributes::{IbvQpAttributes, IbvQpState},
     device::Device,
     errno::Errno,
     gid::{Gid, GidEntry},
@@ -83,7 +80,7 @@ pub(super) struct Life {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) state: IbvQpState,
-    pub(super) attributes: RcAttributes,
+    pub(super) attributes: IbvQpAttributes,
     pub(super) life: Option<Life>,
     pub(super) lives: u64,
     /// Number of the budget that runs; `None`: requests do not wait for a connection.
@@ -104,16 +101,6 @@ pub(super) fn rights(flags: u32) -> Access {
     ];
     let named = map.iter().filter(|(flag, _)| flags & flag != 0);
     named.fold(Access::NONE, |rights, (_, right)| rights | *right)
-}
-
-/// Returns the address of a GID at the interface of its entry.
-fn address(gid: Gid, interface: u32, port: u16) -> SocketAddr {
-    match SocketAddr::new(gid.ip(), port) {
-        SocketAddr::V6(v6) if gid.is_link_local() => {
-            SocketAddrV6::new(*v6.ip(), port, 0, interface).into()
-        }
-        address => address,
-    }
 }
 
 /// Returns the event of a connection that failed, if this end detected an error of the peer's requests. A message
@@ -139,14 +126,14 @@ impl Path {
     /// # Errors
     /// `EINVAL`: the GID entry is empty. `ENETUNREACH`, `EHOSTUNREACH` and others: what the kernel reports about the
     /// destination.
-    pub(super) fn of(device: &Device, attributes: &RcAttributes) -> Result<Self, Errno> {
-        let RcAttributes { address: vector, dest_qp_num, .. } = attributes;
+    pub(super) fn of(device: &Device, attributes: &IbvQpAttributes) -> Result<Self, Errno> {
+        let IbvQpAttributes { address: vector, dest_qp_num, .. } = attributes;
         let entries = device.identity().current_gids();
         let entry = entries.get(usize::from(vector.sgid_index)).copied().flatten();
         let GidEntry { gid: source, interface } = entry.ok_or(Errno::INVAL)?;
         let interface = if device.addresses().node().is_some() { 0 } else { interface };
-        let local = address(source, interface, 0);
-        let remote = address(vector.dgid, interface, numbers::port(*dest_qp_num));
+        let local = source.at(interface, 0);
+        let remote = vector.dgid.at(interface, numbers::port(*dest_qp_num));
         let path = Self { source, local, remote };
         // A node has connections with itself without a route.
         if device.addresses().node().is_some() && local.ip() == remote.ip() {
@@ -166,7 +153,7 @@ impl Inner {
     pub(super) fn new() -> Self {
         Self {
             state: IbvQpState::Reset,
-            attributes: RcAttributes::default(),
+            attributes: IbvQpAttributes::default(),
             life: None,
             lives: 0,
             budget: None,
@@ -176,9 +163,10 @@ impl Inner {
     }
 
     /// Returns the state that is reported to the program.
-    pub(super) fn reported(&self, core: Option<QpState>) -> IbvQpState {
-        match core {
+    pub(super) fn reported(&self, core: &Rnic, qp: QpId) -> IbvQpState {
+        match core.qp_state(qp) {
             Some(QpState::Error) | None => IbvQpState::Error,
+            _ if core.have_sends_failed(qp) => IbvQpState::SendError,
             _ => self.state,
         }
     }

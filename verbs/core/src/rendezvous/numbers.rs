@@ -15,6 +15,8 @@ struct Port {
     used: [bool; QPS_PER_PORT],
     /// First index to consider next.
     next: usize,
+    /// True if the port also receives datagrams.
+    has_datagrams: bool,
 }
 
 /// Numbers of all ports.
@@ -29,7 +31,8 @@ pub(super) const fn port(number: u32) -> u16 {
 impl QpNumbers {
     /// Adds a port on which the process listens.
     pub(super) fn add(&mut self, port: u16) {
-        self.0.push(Port { port, used: [false; QPS_PER_PORT], next: 0 });
+        let used = [false; QPS_PER_PORT];
+        self.0.push(Port { port, used, next: 0, has_datagrams: false });
     }
 
     /// Returns true if the process listens on a port.
@@ -37,9 +40,21 @@ impl QpNumbers {
         self.0.iter().any(|it| it.port == port)
     }
 
-    /// Allocates a number; `None`: all are in use.
-    pub(super) fn allocate(&mut self) -> Option<u32> {
-        self.0.iter_mut().find_map(|Port { port, used, next }| {
+    /// Records that a port also receives datagrams.
+    pub(super) fn add_datagrams(&mut self, port: u16) {
+        let of = self.0.iter_mut().find(|it| it.port == port);
+        of.into_iter().for_each(|of| of.has_datagrams = true);
+    }
+
+    /// Returns the ports that receive no datagrams.
+    pub(super) fn without_datagrams(&self) -> Vec<u16> {
+        self.0.iter().filter(|it| !it.has_datagrams).map(|it| it.port).collect()
+    }
+
+    /// Allocates a number, of a port that receives datagrams if they are needed; `None`: all are in use.
+    pub(super) fn allocate(&mut self, needs_datagrams: bool) -> Option<u32> {
+        let ports = self.0.iter_mut().filter(|it| it.has_datagrams || !needs_datagrams);
+        ports.into_iter().find_map(|Port { port, used, next, has_datagrams: _ }| {
             let number = |index: usize| (index as u32) << 16 | u32::from(*port);
             let indexes = (0..QPS_PER_PORT).map(|step| (*next + step) % QPS_PER_PORT);
             let is_free = |index: &usize| !used[*index] && number(*index) != MULTICAST_QPN;
@@ -67,27 +82,42 @@ mod tests {
     #[test]
     fn numbers_of_a_port_are_used_in_turn() {
         let mut numbers = QpNumbers::default();
-        assert_eq!(numbers.allocate(), None);
+        assert_eq!(numbers.allocate(false), None);
         numbers.add(4000);
-        assert_eq!((numbers.allocate(), numbers.allocate()), (Some(4000), Some(0x1_0000 + 4000)));
+        assert_eq!(
+            (numbers.allocate(false), numbers.allocate(false)),
+            (Some(4000), Some(0x1_0000 + 4000))
+        );
         numbers.release(4000);
         for index in 2..256 {
-            assert_eq!(numbers.allocate(), Some(index << 16 | 4000));
+            assert_eq!(numbers.allocate(false), Some(index << 16 | 4000));
         }
-        assert_eq!(numbers.allocate(), Some(4000), "released before");
-        assert_eq!(numbers.allocate(), None);
+        assert_eq!(numbers.allocate(false), Some(4000), "released before");
+        assert_eq!(numbers.allocate(false), None);
         numbers.add(4001);
-        assert_eq!(numbers.allocate().map(port), Some(4001));
+        assert_eq!(numbers.allocate(false).map(port), Some(4001));
         numbers.release(0x7_0000 + 4000);
-        assert_eq!(numbers.allocate(), Some(0x7_0000 + 4000));
+        assert_eq!(numbers.allocate(false), Some(0x7_0000 + 4000));
         numbers.release(0x7_0000 + 5000);
+    }
+
+    #[test]
+    fn datagrams_have_numbers_of_ports_that_receive_them() {
+        let mut numbers = QpNumbers::default();
+        numbers.add(4000);
+        numbers.add(4001);
+        assert_eq!(numbers.allocate(true), None);
+        assert_eq!(numbers.without_datagrams(), [4000, 4001]);
+        numbers.add_datagrams(4001);
+        assert_eq!(numbers.without_datagrams(), [4000]);
+        assert_eq!((numbers.allocate(true), numbers.allocate(false)), (Some(4001), Some(4000)));
     }
 
     #[test]
     fn multicast_number_is_never_allocated() {
         let mut numbers = QpNumbers::default();
         numbers.add(65_535);
-        let all: Vec<_> = std::iter::from_fn(|| numbers.allocate()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| numbers.allocate(false)).collect();
         assert_eq!((all.len(), all.contains(&MULTICAST_QPN)), (255, false));
     }
 }

@@ -42,6 +42,10 @@ pub(super) mod extension {
     pub(in crate::rendezvous) const ATOMICS: u32 = 1 << 2;
     /// Receiver not ready.
     pub(in crate::rendezvous) const RNR: u32 = 1 << 3;
+    /// Unreliable connected service: no acknowledgments, and no errors of the peer.
+    pub(in crate::rendezvous) const UNRELIABLE: u32 = 1 << 4;
+    /// All that a queue pair of the service UC requires.
+    pub(in crate::rendezvous) const UC: u32 = IMMEDIATE | UNRELIABLE;
     /// All that a queue pair of the service RC requires.
     pub(in crate::rendezvous) const RC: u32 = ACKNOWLEDGMENTS | IMMEDIATE | ATOMICS | RNR;
 }
@@ -223,7 +227,7 @@ impl QpDescription {
     /// # Errors
     /// Reason to refuse the peer.
     pub(super) fn check(&self, peer: &Self) -> Result<(), Refusal> {
-        if peer.extensions & extension::RC != extension::RC {
+        if peer.extensions & self.extensions != self.extensions {
             return Err(Refusal::Version);
         }
         let psns_match =
@@ -356,5 +360,10 @@ mod tests {
             edit(&mut peer);
             assert_eq!(own.check(&peer), Err(refusal), "{peer:?}");
         }
+        // Both ends are of the same service.
+        let unreliable = |of: QpDescription| QpDescription { extensions: extension::UC, ..of };
+        assert_eq!(unreliable(own).check(&unreliable(peer)), Ok(()));
+        assert_eq!(own.check(&unreliable(peer)), Err(Refusal::Version));
+        assert_eq!(unreliable(own).check(&peer), Err(Refusal::Version));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, OnceLock},
 };
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     async_event::EventNotifier,
-    attributes::{IbvQpState, RcChange},
+    attributes::{IbvQpChange, IbvQpState, QpKind},
     device::Device,
     errno::Errno,
     process::GENERATIONS_MAX,
@@ -67,20 +68,54 @@ fn of(device: &Device) -> &'static Rendezvous {
     ALL[device.generation()].get_or_init(Rendezvous::default)
 }
 
-/// Allocates a QP number, and starts a listener if all numbers are in use.
+/// Allocates a QP number, and starts a listener if all numbers are in use. For a queue pair that needs datagrams, the
+/// port of the number also receives them.
 ///
 /// # Errors
-/// `ENOMEM`: no number left. `EMFILE`, `EADDRNOTAVAIL`: no descriptor or port available.
-pub(crate) fn allocate_number(device: &'static Device) -> Result<u32, Errno> {
+/// `ENOMEM`: no number left. `EMFILE`, `EADDRNOTAVAIL`: no descriptor or port available. `EOPNOTSUPP`: the transport
+/// has no datagrams.
+pub(crate) fn allocate_number(
+    device: &'static Device,
+    needs_datagrams: bool,
+) -> Result<u32, Errno> {
     let rendezvous = of(device);
     let _creating = lock(&rendezvous.creating);
-    if let Some(number) = lock(&rendezvous.state).numbers.allocate() {
-        return Ok(number);
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(number) = lock(&rendezvous.state).numbers.allocate(needs_datagrams) {
+            return Ok(number);
+        }
+        let without = lock(&rendezvous.state).numbers.without_datagrams();
+        if needs_datagrams && open_datagrams(device, &without)? {
+            continue;
+        }
+        let port = listen(device)?;
+        lock(&rendezvous.state).numbers.add(port);
     }
-    let port = listen(device)?;
-    let mut state = lock(&rendezvous.state);
-    state.numbers.add(port);
-    state.numbers.allocate().ok_or(Errno::NOMEM)
+    Err(Errno::NOMEM)
+}
+
+/// Makes one of these ports receive datagrams. Returns false if other processes have all of them.
+fn open_datagrams(device: &'static Device, ports: &[u16]) -> Result<bool, Errno> {
+    for port in ports {
+        match device.open_datagrams(*port) {
+            Ok(()) => {
+                lock(&of(device).state).numbers.add_datagrams(*port);
+                return Ok(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                tracing::error!(
+                    "ibv_create_qp of type UD: datagrams not supported on a node: run without --tap"
+                );
+                return Err(Errno::OPNOTSUPP);
+            }
+            Err(error) => {
+                tracing::error!(port, %error, "UDP port of queue pairs");
+                return Err(error.raw_os_error().map_or(Errno::IO, Errno));
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Releases the number of a queue pair that was not added.
@@ -92,10 +127,10 @@ pub(crate) fn release_number(device: &Device, number: u32) {
 pub(crate) fn add(
     device: &'static Device,
     qp: QpId,
-    number: u32,
+    (number, kind): (u32, QpKind),
     notifier: Arc<EventNotifier>,
 ) -> Arc<Endpoint> {
-    let endpoint = Arc::new(Endpoint::new(device, qp, number, notifier));
+    let endpoint = Arc::new(Endpoint::new(device, qp, (number, kind), notifier));
     lock(&of(device).state).endpoints.insert(number, endpoint.clone());
     endpoint
 }
@@ -104,7 +139,7 @@ pub(crate) fn add(
 ///
 /// # Errors
 /// As [`Endpoint::modify`].
-pub(crate) fn modify(endpoint: &Arc<Endpoint>, change: &RcChange) -> Result<IbvQpState, Errno> {
+pub(crate) fn modify(endpoint: &Arc<Endpoint>, change: &IbvQpChange) -> Result<IbvQpState, Errno> {
     endpoint.modify(change, |core, now| {
         let rendezvous = of(endpoint.device());
         let held = lock(&rendezvous.state).held.take(endpoint.number());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::attributes::RcAttributes;
+use crate::attributes::IbvQpAttributes;
 
 /// Time from RTR to the first dial of a queue pair that does not reach RTS: the peer then gets the PSN and the retries
 /// that RTS sets.
@@ -34,8 +34,8 @@ pub(super) fn pause(dials: u32) -> Duration {
 }
 
 /// Returns the time for which posted requests wait for a connection; `None`: unlimited.
-pub(super) fn budget(attributes: &RcAttributes) -> Option<Duration> {
-    let RcAttributes { timeout, retry_cnt, .. } = *attributes;
+pub(super) fn budget(attributes: &IbvQpAttributes) -> Option<Duration> {
+    let IbvQpAttributes { timeout, retry_cnt, .. } = *attributes;
     if timeout == 0 {
         return None;
     }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn budget_is_the_sum_of_all_tries() {
         let of = |timeout, retry_cnt| {
-            let attributes = RcAttributes { timeout, retry_cnt, ..RcAttributes::default() };
+            let attributes = IbvQpAttributes { timeout, retry_cnt, ..IbvQpAttributes::default() };
             budget(&attributes).map(|budget| budget.as_secs_f64().round() as u64)
         };
         assert_eq!(of(0, 7), None);

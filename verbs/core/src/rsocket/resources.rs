@@ -21,7 +21,7 @@ use super::{
     },
 };
 use crate::{
-    attributes::IbvQpState,
+    attributes::{IbvQpState, QpKind},
     cq::Cq,
     device::Device,
     errno::Errno,
@@ -202,6 +202,7 @@ impl Resources {
             srq: None,
             limits,
             owner: QpOwner::Library,
+            kind: QpKind::Rc,
         };
         let qp = Qp::new(&pd, attributes, Box::new(|_, _| {}))?;
         let qp = Owned::new(qp, Qp::destroy);

@@ -6,6 +6,7 @@ mod ends;
 mod errors;
 mod hostile;
 mod receives;
+mod unreliable;
 
 use std::{
     boxed::Box,
@@ -338,5 +339,9 @@ mod sockets {
             failed_attempts_leave_the_queue_pair_idle
             reset_queue_pairs_are_connected_again
             disconnect_follows_the_execution;
+        unreliable:
+            messages_are_executed
+            messages_that_cannot_be_executed_are_dropped
+            requests_of_a_lost_queue_pair_complete;
     }
 }

@@ -21,6 +21,9 @@ impl Receiver {
         segment: &TaggedSegment,
         payload: &[u8],
     ) -> Result<(), WireError> {
+        if qp.is_unreliable() {
+            return self.unreliable_write(qp, regions, segment, payload);
+        }
         if !payload.is_empty() && !qp.permits(Access::REMOTE_WRITE) {
             return Err(WireError::OperationStreamCatastrophic);
         }

@@ -94,6 +94,13 @@ impl Receiver {
         data: [u8; IMMEDIATE_OCTETS],
     ) -> Result<(), UlpduError> {
         let octets = IMMEDIATE_OCTETS as u32;
+        if objects.qps.get(id).is_some_and(Qp::is_unreliable)
+            && (self.dropped.is_write || objects.take_receive(id).is_none())
+        {
+            self.dropped.is_write = false;
+            let accepted = self.sends.accept(segment, IMMEDIATE_OCTETS, Some(octets));
+            return accepted.map(drop).map_err(|error| error.wire().into());
+        }
         let bytes = match objects.qps.get(id) {
             Some(qp) if qp.is_rc() => {
                 let [.., a, b, c, d] = data;

@@ -195,10 +195,14 @@ impl Receiver {
         self.fpdus += u64::from(is_end);
         let placed = match &part {
             Kind::Write(segment) => {
+                let count = |objects: &Objects| {
+                    objects.qps.get(id).map_or(0, |qp| qp.stats.write_segments_placed)
+                };
+                let before = count(objects);
                 let written = self.write(objects, id, segment, payload).map_err(UlpduError::from);
                 // Counted as one segment, with its last part.
-                if let Some(qp) = objects.qps.get_mut(id).filter(|_| written.is_ok() && !is_end) {
-                    qp.stats.write_segments_placed -= 1;
+                if let Some(qp) = objects.qps.get_mut(id).filter(|_| !is_end) {
+                    qp.stats.write_segments_placed = before;
                 }
                 written
             }

@@ -14,8 +14,14 @@ use crate::{
 };
 
 impl Transmitter {
-    /// Returns true if the queue pair is of [`QpService::Rc`](crate::rnic::QpService).
+    /// Returns true if the queue pair is of [`QpService::Rc`](crate::rnic::QpService) or
+    /// [`QpService::Uc`](crate::rnic::QpService).
     pub(in crate::rnic::stream) const fn is_rc(&self) -> bool {
+        self.is_rc
+    }
+
+    /// Returns true if the peer acknowledges requests: [`QpService::Rc`](crate::rnic::QpService).
+    pub(super) const fn is_acknowledged(&self) -> bool {
         self.acknowledgments.is_some()
     }
 
@@ -63,7 +69,7 @@ impl Transmitter {
         &mut self,
         builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) {
-        if self.is_rc() {
+        if self.is_acknowledged() {
             self.push_acknowledgment(builder);
             if let Some(acknowledgments) = &mut self.acknowledgments {
                 acknowledgments.suspend_or_resume(&mut self.message);

@@ -171,7 +171,7 @@ impl Transmitter {
                 qp.stats.copied_aside_bytes += u64::from(octets);
             }
             self.number(serial, &source);
-            if self.is_rc() {
+            if self.is_acknowledged() {
                 self.count_started(qp, &source, pushed);
             } else if pushed {
                 qp.sends.advance(sent(awaits_response, true));
