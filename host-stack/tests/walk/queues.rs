@@ -231,7 +231,7 @@ impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for FlushedCaptureLink<L
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let outcome = Link::transmit(&mut self.0, now, frame);
-        self.0.flush().expect("the capture can be written");
+        self.0.flush_file().expect("the capture can be written");
         outcome
     }
 }

@@ -8,13 +8,14 @@
 mod behind;
 mod counted;
 mod extensions;
+mod open_segment;
 mod parts;
 mod private;
 mod unreliable;
 
 use alloc::boxed::Box;
 
-use self::parts::OpenSegment;
+use self::open_segment::OpenSegment;
 use super::{
     failure::Failure,
     inbound_read::{InboundRead, InboundRequest},

@@ -1,16 +1,19 @@
 //! Segments whose payload is placed in parts, as it arrives.
 //!
 //! A long segment without CRC is processed as a sequence of shorter ones: each part is checked as a segment of its own,
-//! only the last one has the L bit. Before the first octet is placed, the whole segment is checked. A segment that fails
-//! this check is gathered, and fails as any other.
+//! only the last one has the L bit. Before the first octet is placed, the whole segment is checked. A segment that
+//! fails this check is gathered, and fails as any other.
 
 use alloc::boxed::Box;
 
-use super::{Receiver, UlpduError};
+use super::{
+    Receiver, UlpduError,
+    open_segment::{Kind, OpenSegment},
+};
 use crate::{
-    ddp::{HeaderCopy, TaggedSegment, UntaggedSegment},
+    ddp::HeaderCopy,
     mpa::Decoder,
-    rdmap::{self, Inbound, SendKind, Terminate},
+    rdmap::{self, Inbound, Terminate},
     rnic::{
         memory::registration::Access,
         objects::id::QpId,
@@ -26,52 +29,11 @@ use crate::{
 /// Octets of the shortest ULPDU that is taken in parts. A shorter one is gathered faster.
 const PARTS_MIN: usize = 4096;
 
-/// Kind of a segment that is taken in parts, with the header of what is left of it.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Write(TaggedSegment),
-    ReadResponse(TaggedSegment),
-    Send(UntaggedSegment, SendKind),
-}
-
-/// Segment whose payload is placed in parts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenSegment {
-    kind: Kind,
-    header: HeaderCopy,
-    ulpdu_octets: usize,
-    /// Octets of the payload that are left.
-    left: usize,
-}
-
-impl OpenSegment {
-    /// Splits off a part of `octets` octets and returns it.
-    fn take(&mut self, octets: usize) -> Kind {
-        self.left = self.left.saturating_sub(octets);
-        let is_end = self.left == 0;
-        match &mut self.kind {
-            Kind::Write(segment) => Kind::Write(take_tagged(segment, octets, is_end)),
-            Kind::ReadResponse(segment) => Kind::ReadResponse(take_tagged(segment, octets, is_end)),
-            Kind::Send(segment, kind) => {
-                let part = UntaggedSegment { last: segment.last && is_end, ..*segment };
-                segment.offset = segment.offset.wrapping_add(octets as u32);
-                Kind::Send(part, *kind)
-            }
-        }
-    }
-
-    #[cold]
-    fn failure(&self, UlpduError { error, receive_status }: UlpduError) -> Box<Failure> {
-        let terminate = Some(Terminate::for_segment(error, self.header, self.ulpdu_octets));
-        Box::new(Failure { terminate, receive_status, truncation: None })
-    }
-}
-
-/// Splits a part off the segment. The whole segment was checked, so the offset does not wrap.
-fn take_tagged(segment: &mut TaggedSegment, octets: usize, is_end: bool) -> TaggedSegment {
-    let part = TaggedSegment { last: segment.last && is_end, ..*segment };
-    segment.offset.0 = segment.offset.0.wrapping_add(octets as u64);
-    part
+/// Failure of the stream by an error in a segment that is taken in parts.
+#[cold]
+fn failure(open: &OpenSegment, UlpduError { error, receive_status }: UlpduError) -> Box<Failure> {
+    let terminate = Some(Terminate::for_segment(error, open.header, open.ulpdu_octets));
+    Box::new(Failure { terminate, receive_status, truncation: None })
 }
 
 impl Receiver {
@@ -213,7 +175,7 @@ impl Receiver {
         };
         match placed {
             Ok(()) => Ok(matches!(part, Kind::ReadResponse(_))),
-            Err(error) => Err(open.failure(error)),
+            Err(error) => Err(failure(&open, error)),
         }
     }
 }
