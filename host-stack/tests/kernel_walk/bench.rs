@@ -236,7 +236,7 @@ fn start(
         tee.expect("a feed consumes all")
     };
     // The monitor must process the frames of all queues in order.
-    let see = |tee: &mut CaptureLink<_, _>| tee.flush().expect("a feed consumes all");
+    let see = |tee: &mut CaptureLink<_, _>| tee.flush_file().expect("a feed consumes all");
     let links = share(links.into_iter().map(watched).collect(), |own| own, see);
     let buffer = IN_FLIGHT_BYTES_MAX / scenario.connections;
     let buffer = buffer.clamp(*BUFFER.start(), *BUFFER.end());

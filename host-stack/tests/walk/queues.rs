@@ -225,7 +225,7 @@ impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for FlushedCaptureLink<L
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let received = Link::receive(&mut self.0, now, batch);
-        self.0.flush()?;
+        self.0.flush_file()?;
         received
     }
 
