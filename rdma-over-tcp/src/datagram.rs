@@ -152,7 +152,7 @@ pub fn route_header(
 
 #[cfg(test)]
 mod tests {
-    use std::vec::Vec;
+    use alloc::vec::Vec;
 
     use proptest::prelude::*;
 
