@@ -73,6 +73,8 @@ pub struct Decoder {
     stage: Vec<u8>,
     /// True if `stage` holds an FPDU that was delivered; the next call clears it.
     stage_delivered: bool,
+    /// True if FPDUs contained in the input are decoded there: no FPDU is in progress, and there are no markers.
+    is_in_place: bool,
     /// FPDU that is taken in parts.
     open: Option<Open>,
     /// Octets of the marker in progress.
@@ -96,6 +98,7 @@ impl Decoder {
             crc: Crc32c::new(),
             stage: Vec::new(),
             stage_delivered: false,
+            is_in_place: !markers,
             open: None,
             marker: [0; MARKER_OCTETS],
             marker_octets_read: 0,
@@ -122,12 +125,6 @@ impl Decoder {
         is_stage_free && self.marker_octets_read == 0 && self.open.is_none()
     }
 
-    /// Returns true if `input` continues an FPDU that is taken in parts, or begins one that may be.
-    #[inline]
-    pub fn has_part(&self, input: &[u8]) -> bool {
-        self.open.is_some() || !self.check_crc && self.start(input).is_some()
-    }
-
     /// Returns the start of the FPDU that begins with `input` and does not end in it, if it may be taken in parts.
     ///
     /// Call [`Decoder::open`] to do so. [`Decoder::next`] gathers the FPDU instead.
@@ -152,6 +149,7 @@ impl Decoder {
         let ulpdu = extent.ulpdu_octets;
         let trailer = octets.saturating_sub(LENGTH_OCTETS + ulpdu);
         self.open = Some(Open { ulpdu, trailer, octets });
+        self.is_in_place = false;
         let mut rest = rest;
         self.take_open(&mut rest);
         *input = rest;
@@ -174,6 +172,7 @@ impl Decoder {
             self.counters.fpdus += 1;
             self.counters.octets += open.octets as u64;
             self.open = None;
+            self.is_in_place = true;
         }
         *input = rest;
         Some(taken)
@@ -193,6 +192,25 @@ impl Decoder {
         &'s mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<&'s [u8]>, MpaError> {
+        if let Some(ulpdu) = self.next_in_place(input)? {
+            return Ok(Some(ulpdu));
+        }
+        match self.gather(input) {
+            Ok(Some(extent)) => Ok(Some(&self.stage[extent.ulpdu()])),
+            Ok(None) => Ok(None),
+            Err(error) => Err(self.fail(input, error)),
+        }
+    }
+
+    /// As [`Decoder::next`], for an FPDU that `input` contains. Else nothing is consumed.
+    ///
+    /// # Errors
+    /// As [`Decoder::next`].
+    #[inline(always)]
+    pub fn next_in_place<'i>(
+        &mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<&'i [u8]>, MpaError> {
         if let Some(error) = self.failed {
             *input = &[];
             return Err(error);
@@ -200,17 +218,9 @@ impl Decoder {
         if self.stage_delivered {
             self.stage.clear();
             self.stage_delivered = false;
+            self.is_in_place = self.grid.is_none();
         }
-        match self.take_in_place(input) {
-            Ok(Some(ulpdu)) => return Ok(Some(ulpdu)),
-            Ok(None) => {}
-            Err(error) => return Err(self.fail(input, error)),
-        }
-        match self.gather(input) {
-            Ok(Some(extent)) => Ok(Some(&self.stage[extent.ulpdu()])),
-            Ok(None) => Ok(None),
-            Err(error) => Err(self.fail(input, error)),
-        }
+        self.take_in_place(input).map_err(|error| self.fail(input, error))
     }
 
     #[cold]
@@ -225,7 +235,7 @@ impl Decoder {
     /// Decodes an FPDU contained in the input, without a copy.
     #[inline(always)]
     fn take_in_place<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<&'i [u8]>, MpaError> {
-        if !self.stage.is_empty() || self.grid.is_some() {
+        if !self.is_in_place {
             return Ok(None);
         }
         let Some(&length) = input.first_chunk() else { return Ok(None) };
@@ -244,6 +254,7 @@ impl Decoder {
 
     /// Copies octets into the stage until an FPDU is complete there.
     fn gather(&mut self, input: &mut &[u8]) -> Result<Option<Extent>, MpaError> {
+        self.is_in_place &= input.is_empty();
         while !input.is_empty() {
             if self.grid.as_ref().is_some_and(Grid::is_marker_due) || self.marker_octets_read > 0 {
                 self.take_marker(input);

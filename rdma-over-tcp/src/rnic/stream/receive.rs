@@ -191,13 +191,19 @@ impl Receiver {
     ) -> Result<Received, Box<Failure>> {
         let mut may_send = false;
         while !input.is_empty() {
-            if decoder.has_part(input)
-                && let Some(sends) = self.take_part(objects, id, transmitter, decoder, input)?
-            {
-                may_send |= sends;
-                continue;
-            }
-            let ulpdu = match decoder.next(input) {
+            let whole = decoder.next_in_place(input);
+            let ulpdu = match whole {
+                Ok(Some(ulpdu)) => Ok(Some(ulpdu)),
+                Ok(None) => match self.take_part(objects, id, transmitter, decoder, input)? {
+                    Some(sends) => {
+                        may_send |= sends;
+                        continue;
+                    }
+                    None => decoder.next(input),
+                },
+                Err(error) => Err(error),
+            };
+            let ulpdu = match ulpdu {
                 Ok(Some(ulpdu)) => ulpdu,
                 Ok(None) => break,
                 Err(error) => return Err(Box::new(Failure::new(Terminate::new(error.wire())))),
