@@ -50,6 +50,9 @@ const FILES: [(&str, &str); 36] = [
     ("rc", "src/ndk/tests/rc/errors.rs"),
     ("rc", "src/ndk/tests/rc/hostile.rs"),
     ("rc", "src/ndk/tests/rc/receives.rs"),
+    ("rc", "src/ndk/tests/rc/unreliable.rs"),
+    ("datagram", "src/datagram.rs"),
+    ("datagrams", "src/rnic/datagrams/tests.rs"),
 ];
 
 fn read(path: &str) -> String {
