@@ -105,11 +105,16 @@ impl DatagramHeader {
     }
 }
 
-/// Returns the checksum of an IPv4 header whose checksum field is 0.
-fn ipv4_checksum(header: &[u8]) -> u16 {
+/// Returns the checksum of an IPv4 header whose checksum field is 0; or 0 for a header with a right checksum.
+#[must_use]
+pub fn ipv4_checksum(header: &[u8]) -> u16 {
     let words = header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
-    let sum: u32 = words.sum();
-    !((sum & 0xffff) + (sum >> 16)) as u16
+    let mut sum: u32 = words.sum();
+    // The first carry may cause another one.
+    while sum > u32::from(u16::MAX) {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
 }
 
 /// Returns the global route header of a datagram with these addresses and octets of payload: a header of IPv6, or zeros
@@ -197,6 +202,27 @@ mod tests {
                 None => prop_assert!(!is_ours || octets.len() < HEADER_OCTETS || octets[7] & 1 == 0),
             }
         }
+
+        // The sum of some headers has a second carry.
+        #[test]
+        fn any_ipv4_route_header_has_a_right_checksum(
+            source in any::<[u8; 4]>(),
+            destination in any::<[u8; 4]>(),
+            octets in 0..4096_usize,
+        ) {
+            let header = route_header(source.into(), destination.into(), octets);
+            prop_assert_eq!(ipv4_checksum(&header[20..]), 0);
+        }
+    }
+
+    #[test]
+    fn second_carry_is_added() {
+        // 0xffff + 0xffff + 1 is 0x1ffff, and its first carry has another one.
+        let mut header = [0; 20];
+        header[..2].copy_from_slice(&[0xff, 0xff]);
+        header[2..4].copy_from_slice(&[0xff, 0xff]);
+        header[4..6].copy_from_slice(&[0, 1]);
+        assert_eq!(ipv4_checksum(&header), !1);
     }
 
     #[test]

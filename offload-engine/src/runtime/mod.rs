@@ -88,7 +88,7 @@ pub trait Passive {
     /// Returns true if output waits for the link to become writable.
     fn awaits_writable(&self) -> bool;
 
-    /// Returns the number of messages received so far; 0: unknown.
+    /// Returns the number of messages, or of parts of them, received so far; 0: unknown.
     fn received(&self) -> u64 {
         0
     }

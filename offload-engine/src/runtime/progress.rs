@@ -45,7 +45,7 @@ const BUSY_POLL: u64 = 16;
 /// A consumer may poll for its completion as long as the thread of its peer dozes, which is not steady.
 const STEADY_POLLS: u64 = 256;
 
-/// Messages received in a pass of the thread from which it expects more soon.
+/// Messages, or parts of them, received in a pass of the thread from which it expects more soon.
 const STREAM_MIN: u64 = 8;
 
 /// Time for which the thread looks for them before it sleeps. A wake-up would cost the sender more than a system call.

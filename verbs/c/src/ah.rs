@@ -15,7 +15,10 @@ use flue_verbs_abi::{
     objects::{ibv_ah, ibv_context, ibv_pd, ibv_qp, ibv_wc},
 };
 use flue_verbs_core::{attributes::AddressVector, gid::Gid, identity::Identity};
-use rdma_over_tcp::rnic::{DatagramPath, Destination};
+use rdma_over_tcp::{
+    datagram::ipv4_checksum,
+    rnic::{DatagramPath, Destination},
+};
 
 use crate::{
     config,
@@ -125,19 +128,11 @@ struct RouteHeader {
     flow_label: u32,
 }
 
-/// Returns the sum of an IPv4 header as checksums have it: 0xffff if the checksum is right.
-fn ipv4_sum(header: &[u8]) -> u32 {
-    let words =
-        header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-    let sum: u32 = words.sum();
-    (sum & 0xffff) + (sum >> 16)
-}
-
 impl RouteHeader {
     /// Parses the header that precedes a datagram: that of IPv6, or that of IPv4 at its end. `None`: not RoCE v2.
     fn parse(octets: &[u8; GRH_OCTETS]) -> Option<Self> {
         let (_, v4) = octets.split_at(IPV4_OFFSET);
-        if v4[0] == 0x45 && ipv4_sum(v4) == 0xffff {
+        if v4[0] == 0x45 && ipv4_checksum(v4) == 0 {
             let address = |at: usize| {
                 let octets = v4[at..].first_chunk().copied().unwrap_or_default();
                 IpAddr::from(Ipv4Addr::from_octets(octets))
@@ -279,7 +274,7 @@ mod tests {
         let mut octets = [0; GRH_OCTETS];
         let header = [0x45, 7, 0, 60, 0, 1, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
         octets[IPV4_OFFSET..].copy_from_slice(&header);
-        let checksum = !(ipv4_sum(&header) as u16);
+        let checksum = ipv4_checksum(&header);
         octets[IPV4_OFFSET + 10..IPV4_OFFSET + 12].copy_from_slice(&checksum.to_be_bytes());
         octets
     }

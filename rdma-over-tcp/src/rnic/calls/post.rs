@@ -27,7 +27,7 @@ use crate::{
         objects::id::{QpId, RegionId},
         queues::{
             qp::{ErrorStatePosts, Qp, QpEvent, QpState, ReceiveOutcome},
-            sges::{capture, inline_length, total_length},
+            sges::{inline_length, total_length},
             wr::{Data, Operation, SendWord, Sge, WqeKind, WrFlags},
         },
         status::{VerbError, WcStatus},
@@ -258,17 +258,7 @@ impl Rnic {
         let is_read = matches!(kind, WqeKind::Read { .. });
         let (qp, length) = self.check_request(id, is_read, data)?;
         qp.flow.post(if is_read { 0 } else { length });
-        match data {
-            Data::Inline(parts) => {
-                let captured = capture(&mut qp.captures, parts);
-                qp.sends.push_captured(context, flags, kind, captured);
-            }
-            Data::InlineSges(parts) => {
-                let captured = capture(&mut qp.captures, parts);
-                qp.sends.push_captured(context, flags, kind, captured);
-            }
-            Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
-        }
+        qp.push_request(context, kind, (data, length), flags);
         Ok(qp.state)
     }
 

@@ -8,7 +8,6 @@ use crate::rnic::{
     objects::id::QpId,
     queues::{
         qp::{Qp, QpState},
-        sges::capture,
         ud::{Destination, UdAttributes},
         wr::{Data, SendWord, WqeKind, WrFlags},
     },
@@ -85,17 +84,7 @@ impl Rnic {
             Err(error) => return (Err(error), self.schedule_qp(id)),
         };
         let kind = WqeKind::Send { word: immediate.map_or(SendWord::None, SendWord::Immediate) };
-        match data {
-            Data::Inline(parts) => {
-                let captured = capture(&mut qp.captures, parts);
-                qp.sends.push_captured(context, flags, kind, captured);
-            }
-            Data::InlineSges(parts) => {
-                let captured = capture(&mut qp.captures, parts);
-                qp.sends.push_captured(context, flags, kind, captured);
-            }
-            Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
-        }
+        qp.push_request(context, kind, (data, length), flags);
         let is_over = qp.state == QpState::Error;
         let urgency = match qp.ud.as_mut().filter(|ud| !is_over && !ud.has_failed) {
             None => self.flush_late(id),

@@ -8,8 +8,9 @@ use super::{
     rc::{QpService, RcAttributes},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
+    sges::capture,
     ud::UdAttributes,
-    wr::{WcOpcode, WqeKind, WrFlags},
+    wr::{Data, WcOpcode, WqeKind, WrFlags},
 };
 use crate::{
     error::ErrorNumber,
@@ -305,6 +306,26 @@ impl ReceiveOutcome {
 }
 
 impl Qp {
+    /// Adds a request of `length` bytes to the send queue; inline data is copied.
+    #[inline(always)]
+    pub(crate) fn push_request(
+        &mut self,
+        context: u64,
+        kind: WqeKind,
+        (data, length): (Data<'_>, u32),
+        flags: WrFlags,
+    ) {
+        let captured = match data {
+            Data::Inline(parts) => capture(&mut self.captures, parts),
+            Data::InlineSges(parts) => capture(&mut self.captures, parts),
+            Data::Registered(sges) => {
+                self.sends.push(context, flags, kind, length, sges);
+                return;
+            }
+        };
+        self.sends.push_captured(context, flags, kind, captured);
+    }
+
     /// Resets the queue pair to its initial state, except its identifier and its statistics. Its queues are empty.
     pub(crate) fn reset(&mut self) {
         self.sends = SendQueue::new(self.sends.cq, self.limits.initiator_queue_depth);

@@ -37,8 +37,8 @@ fn failure(open: &OpenSegment, UlpduError { error, receive_status }: UlpduError)
 }
 
 impl Receiver {
-    /// Consumes octets of a segment that is taken in parts, or that may be. Returns `None` without an effect if it may
-    /// not; else true if data may be sent that could not be sent before.
+    /// Consumes octets of a segment that is taken in parts, or that may be. Returns `None` if it may not, and consumes
+    /// nothing; else true if data may be sent that could not be sent before.
     ///
     /// # Errors
     /// As [`Receiver::receive`].
@@ -157,10 +157,8 @@ impl Receiver {
         self.fpdus += u64::from(is_end);
         let placed = match &part {
             Kind::Write(segment) => {
-                let count = |objects: &Objects| {
-                    objects.qps.get(id).map_or(0, |qp| qp.stats.write_segments_placed)
-                };
-                let before = count(objects);
+                let qp = objects.qps.get(id);
+                let before = qp.map_or(0, |qp| qp.stats.write_segments_placed);
                 let written = self.write(objects, id, segment, payload).map_err(UlpduError::from);
                 // Counted as one segment, with its last part.
                 if let Some(qp) = objects.qps.get_mut(id).filter(|_| !is_end) {
