@@ -250,7 +250,9 @@ fn segment_without_crc_may_be_cut_anywhere() {
     let length = write_fpdu(stag, address, &[0; SEGMENT_BYTES]).len();
     let header = length - 4 - SEGMENT_BYTES;
     let cuts = (0..60).chain((60..length - 100).step_by(97)).chain(length - 100..length);
+    let mut rounds = 0;
     for (round, cut) in cuts.enumerate() {
+        rounds += 1;
         let value = (round % 250) as u8 + 1;
         let octets = write_fpdu(stag, address + 1, &[value; SEGMENT_BYTES]);
         peer.write_all(&octets[..cut]).unwrap();
@@ -266,6 +268,8 @@ fn segment_without_crc_may_be_cut_anywhere() {
         assert_eq!((first, last), (0, 0), "outside of the segment, cut at {cut}");
         assert!(data[1..=SEGMENT_BYTES].iter().all(|octet| *octet == value), "cut at {cut}");
     }
+    await_read(&peer);
+    assert_eq!(far.qp.stats().write_segments_placed, rounds, "parts are not segments");
 }
 
 /// Receives the Terminate of `far`, whose octets have no valid CRC.

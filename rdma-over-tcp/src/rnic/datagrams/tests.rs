@@ -298,6 +298,19 @@ fn receive_in_revoked_memory_is_not_written() {
     assert_eq!(bench.rnic.qp_state(bench.qps[1]), Some(QpState::Error));
 }
 
+// All entries of a receive are checked before the first one is written.
+#[test]
+fn receive_with_an_inaccessible_entry_is_not_written() {
+    let mut bench = Bench::new(2);
+    let (first, second) = (bench.sge(RECEIVE as usize, 50), bench.sge(RECEIVE as usize + 50, 50));
+    let foreign = Sge { token: second.token ^ 0x100, ..second };
+    bench.rnic.post_receive(bench.qps[1], 10, &[first, foreign]).0.unwrap();
+    bench.post(0, 1, 1, &[7; 40]);
+    bench.pass();
+    assert_eq!(bench.outcomes(), [(1, WcStatus::Success), (10, WcStatus::LocalProtection)]);
+    assert_eq!(bench.received(100), [0; 100]);
+}
+
 // Requests wait in order while the socket has no room, and while they are held.
 #[test]
 fn requests_wait_for_room_and_while_held() {
