@@ -9,6 +9,7 @@
 //! `models` tries every interleaving of its threads on a core of a few lines.
 
 mod callbacks;
+mod cpu;
 mod idle;
 #[cfg(all(test, loom))]
 mod models;

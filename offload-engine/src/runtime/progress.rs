@@ -13,7 +13,11 @@
 //! posts large messages in sequence without a poll would then send each by itself. So after [`POSTS_MIN`] posts
 //! within one sleep, in which nothing has arrived, the thread dozes too, and flushes waiting posts whenever it wakes.
 //!
-//! If the thread itself receives a stream of messages, it looks for more for a moment before it sleeps ([`Linger`]).
+//! If the thread itself receives a stream of messages, it polls for more for a moment before it sleeps ([`Linger`]). If
+//! it receives single ones, it stays on the CPU of the consumer that posts ([`CpuFollower`]).
+//!
+//! If a consumer is in a call when the thread wakes, the thread waits for the end of the call. If such calls are long
+//! ([`LongCalls`]), it dozes.
 //!
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes is
 //! served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze immediately: a consumer
@@ -24,7 +28,9 @@
 
 use std::io;
 
-use super::{Monitor, Passive, Urgency};
+use rustix::thread::sched_getcpu;
+
+use super::{Monitor, Passive, Urgency, cpu::CpuFollower};
 use crate::{
     engine::doorbell::{Doorbell, Sleep},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -50,6 +56,13 @@ const STREAM_MIN: u64 = 8;
 
 /// Time for which the thread looks for them before it sleeps. A wake-up would cost the sender more than a system call.
 const LINGER: Duration = Duration::from_micros(50);
+
+/// Time in a call of a consumer after which the call is long: it sends large messages. The end of each would wake the
+/// thread.
+const LONG_CALL: Duration = Duration::from_micros(100);
+
+/// Long calls in sequence from which the thread dozes. A single one may have been preempted.
+const LONG_CALLS_MIN: u32 = 2;
 
 /// Time after the last poll from which a consumer does not poll: it spins on memory, or computes.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
@@ -158,20 +171,22 @@ struct Linger {
 impl Linger {
     const FAILURES_MAX: u32 = 6;
 
-    /// Records a pass at `now` that found work, after which the core has `received` messages.
-    fn record(&mut self, now: Instant, received: u64) {
+    /// Records a pass at `now` that found work, after which the core has `received` messages. Returns true if they are a
+    /// stream.
+    fn record(&mut self, now: Instant, received: u64) -> bool {
         let count = received.wrapping_sub(std::mem::replace(&mut self.received, received));
         if self.until.take().is_some() {
             self.failures = 0;
         }
         if count < STREAM_MIN {
-            return;
+            return false;
         }
         if self.skips > 0 {
             self.skips -= 1;
         } else {
             self.until = Some(now + LINGER);
         }
+        true
     }
 
     /// Returns true if the thread that has found nothing at `now` continues to look.
@@ -186,6 +201,21 @@ impl Linger {
     }
 }
 
+/// Long calls of consumers, in sequence, for whose end the thread has waited.
+#[derive(Default)]
+struct LongCalls(u32);
+
+impl LongCalls {
+    /// Records that the thread has waited for the end of a call. Returns true if it dozes.
+    fn record(&mut self, waited: Duration) -> bool {
+        self.0 = if waited < LONG_CALL { 0 } else { self.0.saturating_add(1) };
+        self.0 >= LONG_CALLS_MIN
+    }
+}
+
+/// [`Presence::cpu`] without a post.
+const NO_CPU: usize = usize::MAX;
+
 /// Record of the consumers that drive a core.
 #[derive(Debug)]
 pub struct Presence {
@@ -198,6 +228,8 @@ pub struct Presence {
     is_empty: AtomicBool,
     /// Posts that may wait.
     posts: AtomicU64,
+    /// CPU of the last post that was sent because the thread slept; taken by the thread.
+    cpu: AtomicUsize,
     /// Count of posts that ends the sleep of the thread on the descriptors; 0 while it does not sleep there.
     relief_of_posts: AtomicU64,
     /// The same for polls, and the time from which it applies, nanoseconds of the core's clock.
@@ -219,6 +251,7 @@ impl Presence {
             polled_at: AtomicU64::new(0),
             is_empty: AtomicBool::new(false),
             posts: AtomicU64::new(0),
+            cpu: AtomicUsize::new(NO_CPU),
             relief_of_posts: AtomicU64::new(0),
             relief_of_polls: AtomicU64::new(0),
             relief_at: AtomicU64::new(0),
@@ -246,9 +279,13 @@ impl Presence {
         limit != 0 && count >= limit && relief.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Records a post that may wait. Returns true if the thread must be woken for it.
+    /// Records a post that may wait. Returns true if the thread must be woken for it. `is_sent`: otherwise the caller
+    /// sends it.
     #[inline]
-    fn post(&self) -> bool {
+    fn post(&self, is_sent: bool) -> bool {
+        if is_sent {
+            self.cpu.store(sched_getcpu(), Ordering::Relaxed);
+        }
         let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
         Self::is_reached(&self.relief_of_posts, posts)
     }
@@ -266,6 +303,12 @@ impl Presence {
             self.is_requested.store(true, Ordering::Relaxed);
         }
         self.doorbell.ring();
+    }
+
+    /// Takes the CPU of the last post that a consumer has sent.
+    fn take_cpu(&self) -> Option<usize> {
+        let cpu = self.cpu.swap(NO_CPU, Ordering::Relaxed);
+        (cpu != NO_CPU).then_some(cpu)
     }
 
     fn polls(&self) -> Polls {
@@ -346,13 +389,14 @@ impl<K: Passive> Monitor<K> {
     /// a millisecond or two.
     #[inline]
     pub fn post_lazily(&self, presence: &Presence, f: impl FnOnce(&mut K) -> Urgency) {
-        self.with_lazily_unless(f, || presence.post());
+        self.with_lazily_unless(f, |is_sent| presence.post(is_sent));
     }
 
     /// Runs the background thread, until [`Monitor::stop_progress_thread`].
     pub fn progress_thread(&self, presence: &Presence) {
         let (mut seen, mut usefulness) = (Seen::default(), Usefulness::new());
-        let mut linger = Linger::default();
+        let (mut linger, mut long_calls) = (Linger::default(), LongCalls::default());
+        let mut follower = CpuFollower::default();
         while !self.is_stopping() {
             self.deliver_of_progress_thread();
             let dozes = match presence.driver(&mut seen) {
@@ -365,20 +409,29 @@ impl<K: Passive> Monitor<K> {
                     let now = self.now();
                     let polls = presence.polls();
                     let pass = self.try_progress(now);
-                    if let Some(pass) = pass.filter(|pass| pass.busy) {
-                        linger.record(now, pass.received);
+                    if let Some(pass) = pass.filter(|pass| pass.busy)
+                        && linger.record(now, pass.received)
+                    {
+                        follower.release();
                     }
                     let busy = pass.map(|pass| pass.busy);
                     match (usefulness.record(now, polls, has_polled, busy == Some(true)), busy) {
                         (true, _) => true,
                         (false, Some(true)) => false,
-                        // One is in a call, which may be a long one that sends.
-                        (false, None) if !has_polled => true,
+                        (false, None) if !has_polled => {
+                            self.progress();
+                            long_calls.record(self.now() - now)
+                        }
                         (false, Some(false)) if !has_polled && linger.continues(now) => {
                             core::hint::spin_loop();
                             false
                         }
-                        (false, _) => !self.sleep_alone(presence, &usefulness),
+                        (false, _) => {
+                            if let Some(cpu) = presence.take_cpu() {
+                                follower.record_sleep(cpu);
+                            }
+                            !self.sleep_alone(presence, &usefulness)
+                        }
                     }
                 }
                 Driver::None => !self.progress() && !self.sleep_alone(presence, &usefulness),
@@ -457,6 +510,31 @@ mod tests {
         assert!((10..=13).contains(&count), "{count} of 640");
     }
 
+    #[test]
+    fn thread_dozes_after_long_calls_in_sequence() {
+        let mut calls = LongCalls::default();
+        let short = LONG_CALL - Duration::from_micros(1);
+        let dozes = [short, LONG_CALL, LONG_CALL, LONG_CALL, short, LONG_CALL];
+        assert_eq!(dozes.map(|it| calls.record(it)), [false, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn cpu_of_a_post_is_that_of_its_thread_and_taken_once() {
+        let presence = Presence::new().unwrap();
+        presence.post(false);
+        assert_eq!(presence.take_cpu(), None, "the post waits");
+        thread::spawn(move || {
+            let cpu = sched_getcpu();
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(cpu);
+            rustix::thread::sched_setaffinity(None, &set).unwrap();
+            presence.post(true);
+            assert_eq!([(); 2].map(|()| presence.take_cpu()), [Some(sched_getcpu()), None]);
+        })
+        .join()
+        .unwrap();
+    }
+
     /// Core that records the thread that has sent each post.
     #[derive(Default)]
     struct Posts {
@@ -518,7 +596,7 @@ mod tests {
         assert_eq!((count, at), (POLLS_MIN * 2 - 1 + BUSY_POLL, Instant::from_micros(9)));
         assert!(!is_empty);
         for check in 1..=POSTING_DOZES_MAX + 1 {
-            (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
+            (0..POSTS_MIN).for_each(|_| assert!(!presence.post(false)));
             match check <= POSTING_DOZES_MAX {
                 true => assert!(matches!(driver(), Driver::Consumer), "{check}"),
                 false => assert!(matches!(driver(), Driver::Poster), "{check}"),
@@ -542,7 +620,7 @@ mod tests {
         presence.relief_of_posts.store(2, Ordering::Relaxed);
         let polls = [1, 2, 3].map(|at| presence.polled(Instant::from_nanos(at), true));
         assert_eq!(polls, [false, true, false]);
-        assert_eq!([(); 3].map(|()| presence.post()), [false, true, false]);
+        assert_eq!([(); 3].map(|()| presence.post(false)), [false, true, false]);
     }
 
     #[test]
