@@ -140,6 +140,7 @@ pub(super) fn groups(quick: bool) -> Vec<Group> {
     groups.push(hundred_connections());
     groups.extend(on_kernel_sockets());
     groups.extend(verbs_programs());
+    groups.extend(programs_on_nodes());
     groups.extend(points(quick));
     groups
 }
@@ -464,8 +465,7 @@ fn on_kernel_sockets() -> Vec<Group> {
 /// Returns groups of unmodified programs under `flue run`, on kernel sockets, over the veth pair of the peers.
 fn verbs_programs() -> Vec<Group> {
     use Bound::{RatioAtLeast, RatioAtMost};
-    let perftest =
-        |program, size_bytes| named(program, System::Flue, Job::Perftest { program, size_bytes });
+    let perftest = |program, size_bytes| perftest_on(program, program, size_bytes, false);
     let mut groups = Vec::new();
     for (operation, title, program, kind) in [
         ("write", "RDMA Write", "ib_write_bw", "write-bw"),
@@ -521,6 +521,66 @@ fn verbs_programs() -> Vec<Group> {
         vec![goal(rate, "libfabric", RatioAtLeast(0.667))],
     ));
     groups
+}
+
+fn perftest_on(name: &str, program: &'static str, size_bytes: u64, on_nodes: bool) -> Contestant {
+    named(name, System::Flue, Job::Perftest { program, size_bytes, on_nodes })
+}
+
+/// Returns groups of unmodified programs under `flue run`, each on a node of its own, compared with kernel sockets.
+fn programs_on_nodes() -> Vec<Group> {
+    use Bound::{AtLeast, AtMost};
+    const PLACES: [(&str, bool); 2] = [("flue on nodes", true), ("flue on kernel sockets", false)];
+    let perftest = |program, size| {
+        PLACES.map(|(name, on_nodes)| perftest_on(name, program, size, on_nodes)).to_vec()
+    };
+    let rstream = |size_bytes| {
+        let job = |on_nodes| Job::Rstream { size_bytes, on_nodes };
+        PLACES.map(|(name, on_nodes)| named(name, System::Flue, job(on_nodes))).to_vec()
+    };
+    let absolute = |metric, bound| Goal { metric, peer: None, goal: Some(bound), stretch: None };
+    let compared =
+        |metric| Goal { metric, peer: Some(PLACES[1].0.into()), goal: None, stretch: None };
+    let (latency, p99) = (Metric::LatencyP50Ns, Metric::LatencyP99Ns);
+    let (rate, bandwidth) = (Metric::MessagesPerSecond, Metric::BandwidthBps);
+    vec![
+        row(
+            "node-write-latency",
+            "RDMA Write, 64 B, half round trip, ib_write_lat on nodes, which polls memory",
+            latency,
+            perftest("ib_write_lat", SMALL_BYTES),
+            vec![absolute(latency, AtMost(30e3)), absolute(p99, AtMost(200e3)), compared(p99)],
+        ),
+        row(
+            "node-send-latency",
+            "Send/Receive, 64 B, half round trip, ib_send_lat on nodes, polling",
+            latency,
+            perftest("ib_send_lat", SMALL_BYTES),
+            vec![compared(p99)],
+        ),
+        row(
+            "node-write-64k",
+            "RDMA Write, 64 KiB, ib_write_bw on nodes",
+            bandwidth,
+            perftest("ib_write_bw", KIB_64),
+            vec![compared(Metric::CpuSecondsPerGbyte)],
+        ),
+        row(
+            "node-rstream-64b",
+            "rsockets, 64 B, rstream on nodes",
+            rate,
+            rstream(SMALL_BYTES),
+            // 30 µs for each transfer.
+            vec![absolute(rate, AtLeast(1e9 / 30e3))],
+        ),
+        row(
+            "node-rstream-64k",
+            "rsockets, 64 KiB, rstream on nodes",
+            bandwidth,
+            rstream(KIB_64),
+            vec![absolute(bandwidth, AtLeast(8e9)), compared(Metric::CpuSecondsPerGbyte)],
+        ),
+    ]
 }
 
 fn points(quick: bool) -> Vec<Group> {
@@ -628,7 +688,6 @@ mod tests {
                     group.contestants.iter().map(|it| it.name.as_str()).collect();
                 assert_eq!(contestants.len(), group.contestants.len(), "{}", group.id);
                 for goal in &group.goals {
-                    assert!(goal.goal.is_some() || goal.stretch.is_some(), "{}", group.id);
                     let peer = goal.peer.as_deref();
                     assert!(peer.is_none_or(|it| contestants.contains(it)), "{}", group.id);
                 }
@@ -639,10 +698,10 @@ mod tests {
     #[test]
     fn every_row_is_a_goal_or_a_comparison() {
         let rows: Vec<Group> = groups(false).into_iter().filter(|group| group.is_row).collect();
-        assert_eq!(rows.len(), 31);
+        assert_eq!(rows.len(), 36);
         assert!(rows.iter().all(|row| row.contestants.len() > 1));
         let with_goals = rows.iter().filter(|row| row.goals.iter().any(|it| it.goal.is_some()));
-        assert_eq!(with_goals.count(), 30, "latency-read has no goal");
+        assert_eq!(with_goals.count(), 33, "latency-read and two rows on nodes have no goal");
     }
 
     #[test]
@@ -674,7 +733,7 @@ mod tests {
         assert_eq!(selected("size-write/64"), 1);
         assert_eq!(selected("connections"), 4);
         assert_eq!(selected("connections-100"), 1);
-        assert_eq!((selected("goals"), selected("plots")), (31, 36));
+        assert_eq!((selected("goals"), selected("plots")), (36, 36));
         assert_eq!(selected("write"), 0);
     }
 }

@@ -43,6 +43,8 @@ pub(super) enum Metric {
     ConnectionsPerSecond,
     /// Median of half the round trip (for reads, of the whole operation), nanoseconds.
     LatencyP50Ns,
+    /// 99th percentile of the same.
+    LatencyP99Ns,
     /// CPU time of both ends, user and system, per 10^9 bytes of payload.
     CpuSecondsPerGbyte,
 }
@@ -54,7 +56,7 @@ impl Metric {
             Self::BandwidthBps => ("Gbit/s", 1e9),
             Self::MessagesPerSecond => ("M/s", 1e6),
             Self::ConnectionsPerSecond => ("k/s", 1e3),
-            Self::LatencyP50Ns => ("µs", 1e3),
+            Self::LatencyP50Ns | Self::LatencyP99Ns => ("µs", 1e3),
             Self::CpuSecondsPerGbyte => ("s/GB", 1.0),
         }
     }
@@ -65,7 +67,7 @@ impl Metric {
     }
 }
 
-/// Placement of the two ends of a `flue perf` run.
+/// Placement of the two ends of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Route {
     /// Two nodes, their TAPs on one bridge.
@@ -112,12 +114,21 @@ pub(super) enum Job {
         /// Number of endpoints.
         connections: u32,
     },
-    /// A program of perftest under `flue run`, on kernel sockets.
+    /// A program of perftest under `flue run`.
     Perftest {
         /// Name of the program.
         program: &'static str,
         /// Message size, bytes.
         size_bytes: u64,
+        /// True if each end has a node, false on kernel sockets.
+        on_nodes: bool,
+    },
+    /// `rstream` under `flue run`.
+    Rstream {
+        /// Message size, bytes.
+        size_bytes: u64,
+        /// True if each end has a node, false on kernel sockets.
+        on_nodes: bool,
     },
     /// `cmtime` under `flue run`, on kernel sockets.
     Cmtime {
@@ -150,6 +161,7 @@ impl Job {
             Self::Libfabric { .. } | Self::LibfabricConnect { .. } => Need::Libfabric,
             Self::Perftest { .. } => Need::Perftest,
             Self::Cmtime { .. } => Need::Cmtime,
+            Self::Rstream { .. } => Need::Rstream,
             Self::Ucx { .. } => Need::Ucx,
             Self::Iperf3 => Need::Iperf3,
         }
@@ -167,6 +179,8 @@ pub(super) enum Need {
     Perftest,
     /// `cmtime`.
     Cmtime,
+    /// `rstream`.
+    Rstream,
     /// `ucx_perftest`.
     Ucx,
     /// `iperf3`.
@@ -194,6 +208,8 @@ pub(super) enum Bound {
     RatioAtMost(f64),
     /// At least this value, in base units.
     AtLeast(f64),
+    /// At most this value, in base units.
+    AtMost(f64),
     /// At most the peer's result plus this value, in base units.
     ExcessAtMost(f64),
 }
@@ -203,16 +219,23 @@ impl Bound {
     pub(super) fn is_met(self, flue: f64, other: Option<f64>) -> Option<bool> {
         match self {
             Self::AtLeast(least) => Some(flue >= least),
+            Self::AtMost(most) => Some(flue <= most),
             Self::RatioAtLeast(factor) => other.map(|other| flue >= factor * other),
             Self::RatioAtMost(factor) => other.map(|other| flue <= factor * other),
             Self::ExcessAtMost(excess) => other.map(|other| flue <= other + excess),
         }
     }
 
+    /// Returns true if the bound refers to no peer, so that it depends on the CPU.
+    pub(super) const fn is_absolute(self) -> bool {
+        matches!(self, Self::AtLeast(_) | Self::AtMost(_))
+    }
+
     /// Returns the degree to which the bound is met: 1 exactly, more if better, for upper bounds as well.
     pub(super) fn progress(self, flue: f64, other: Option<f64>) -> Option<f64> {
         let progress = match self {
             Self::AtLeast(least) => flue / least,
+            Self::AtMost(most) => most / flue,
             Self::RatioAtLeast(factor) => flue / (factor * other?),
             Self::RatioAtMost(factor) => factor * other? / flue,
             Self::ExcessAtMost(excess) => (other? + excess) / flue,
@@ -227,6 +250,7 @@ impl Bound {
             Self::RatioAtLeast(factor) => format!("≥ {factor} ×"),
             Self::RatioAtMost(factor) => format!("≤ {factor} ×"),
             Self::AtLeast(least) => format!("≥ {} {unit}", metric.shown(least)),
+            Self::AtMost(most) => format!("≤ {} {unit}", metric.shown(most)),
             Self::ExcessAtMost(excess) => format!("≤ peer + {} {unit}", metric.shown(excess)),
         }
     }
@@ -239,7 +263,7 @@ pub(super) struct Goal {
     pub(super) metric: Metric,
     /// Contestant to which relative bounds refer; `None` for absolute ones.
     pub(super) peer: Option<String>,
-    /// Bound of the goal; `None` if there is only a stretch goal.
+    /// Bound of the goal; `None` if there is only a stretch goal, or a comparison.
     pub(super) goal: Option<Bound>,
     /// Bound of the stretch goal.
     pub(super) stretch: Option<Bound>,
@@ -303,6 +327,8 @@ mod tests {
         assert_eq!(most.progress(1.0, Some(4.0)), Some(2.0));
         assert_eq!(Bound::AtLeast(3e6).is_met(3e6, None), Some(true));
         assert_eq!(Bound::AtLeast(3e6).progress(1.5e6, None), Some(0.5));
+        assert_eq!(Bound::AtMost(30e3).is_met(30_001.0, None), Some(false));
+        assert_eq!(Bound::AtMost(30e3).progress(15e3, None), Some(2.0));
         let excess = Bound::ExcessAtMost(500.0);
         assert_eq!(excess.is_met(1_950.0, Some(1_450.0)), Some(true));
         assert_eq!(excess.is_met(1_951.0, Some(1_450.0)), Some(false));
@@ -313,6 +339,7 @@ mod tests {
     fn bounds_are_displayed_with_units() {
         assert_eq!(Bound::RatioAtLeast(0.75).shown(Metric::BandwidthBps), "≥ 0.75 ×");
         assert_eq!(Bound::AtLeast(3e6).shown(Metric::MessagesPerSecond), "≥ 3.00 M/s");
+        assert_eq!(Bound::AtMost(30e3).shown(Metric::LatencyP99Ns), "≤ 30.0 µs");
         assert_eq!(Bound::ExcessAtMost(500.0).shown(Metric::LatencyP50Ns), "≤ peer + 0.500 µs");
     }
 }

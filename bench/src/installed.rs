@@ -60,6 +60,11 @@ pub(super) fn search(scratch: &Path, needs: &[Need]) -> Installed {
         let detail = program.as_ref().map_or_else(String::new, |path| path.display().to_string());
         found.add(Need::Cmtime, "cmtime", "rdmacm-utils", program, detail);
     }
+    if needs.contains(&Need::Rstream) {
+        let program = find("rstream");
+        let detail = program.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        found.add(Need::Rstream, "rstream", "rdmacm-utils", program, detail);
+    }
     if needs.contains(&Need::Ucx) {
         let program = find("ucx_perftest");
         let detail = version(&["ucx_info", "-v"]).trim_start_matches("# ").to_owned();

@@ -78,11 +78,12 @@ impl Score {
     }
 
     fn summarize(&mut self) {
-        const ALL: [Metric; 5] = [
+        const ALL: [Metric; 6] = [
             Metric::BandwidthBps,
             Metric::MessagesPerSecond,
             Metric::ConnectionsPerSecond,
             Metric::LatencyP50Ns,
+            Metric::LatencyP99Ns,
             Metric::CpuSecondsPerGbyte,
         ];
         let summary = |metric| {

@@ -17,6 +17,7 @@ use std::{
             process::{CommandExt, ExitStatusExt},
         },
     },
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc,
@@ -25,6 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use flue_adapter::control::client;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
@@ -42,6 +44,9 @@ use signal_hook::{
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 /// Interval between readiness checks of a server.
 const READY_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Time limit of a reply from a control socket.
+const CONTROL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Reason why a job has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,6 +142,8 @@ pub(super) enum Ready {
     Output(&'static str),
     /// A kernel socket listens on this port in its network namespace.
     Listening(u16),
+    /// The node with this control socket has a listener.
+    NodeListening(PathBuf),
 }
 
 /// Running program.
@@ -184,6 +191,7 @@ impl Running {
                     read(&self.out).contains(text) || read(&self.err).contains(text)
                 }
                 Ready::Listening(port) => self.listens(*port),
+                Ready::NodeListening(path) => node_listens(path),
             };
             if is_ready {
                 return Ok(());
@@ -280,6 +288,12 @@ fn read(file: &File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Returns true if the node with this control socket has a listener. Without a socket it has not started.
+fn node_listens(path: &Path) -> bool {
+    let listed = client::page(path, false, CONTROL_LIMIT);
+    listed.is_ok_and(|page| page.connections.iter().any(|record| record.remote.is_none()))
+}
+
 /// Returns true if a table in the format of /proc/net/tcp contains a listener on `port`.
 fn has_listener(table: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
@@ -364,7 +378,7 @@ mod tests {
         assert!(matches!(fault, Fault::Failed(why) if why.contains("not ready")));
         let pid = running.child.id();
         drop(running);
-        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
     }
 
     #[test]

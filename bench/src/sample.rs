@@ -84,6 +84,7 @@ impl Sample {
             Metric::MessagesPerSecond => self.messages_per_second,
             Metric::ConnectionsPerSecond => self.connections_per_second,
             Metric::LatencyP50Ns => self.latency_ns.and_then(|latency| latency.p50),
+            Metric::LatencyP99Ns => self.latency_ns.and_then(|latency| latency.p99),
             Metric::CpuSecondsPerGbyte => self.cpu.and_then(|cpu| cpu.seconds_per_gbyte()),
         }
     }

@@ -155,7 +155,10 @@ impl<'a> Tools<'a> {
                 let ended = self.run_pair(&pair, self.limit())?;
                 document::sample(&ended.client.out).map_err(|why| ended.fault(&why))
             }
-            Job::Perftest { program, size_bytes } => self.perftest(program, *size_bytes),
+            Job::Perftest { program, size_bytes, on_nodes } => {
+                self.perftest(program, *size_bytes, *on_nodes)
+            }
+            Job::Rstream { size_bytes, on_nodes } => self.rstream(*size_bytes, *on_nodes),
             Job::Cmtime { connections } => self.cmtime(*connections),
             Job::Ucx { test, size_bytes, latency } => self.ucx(test, *size_bytes, *latency),
             Job::Iperf3 => {
@@ -183,8 +186,11 @@ impl<'a> Tools<'a> {
             Job::LibfabricConnect { connections } => {
                 self.libfabric_pair("connect", 1, Some(*connections)).map(|pair| pair.client)
             }
-            Job::Perftest { program, size_bytes } => {
-                self.perftest_pair(program, *size_bytes).map(|pair| pair.client)
+            Job::Perftest { program, size_bytes, on_nodes } => {
+                self.perftest_pair(program, *size_bytes, *on_nodes).map(|pair| pair.client)
+            }
+            Job::Rstream { size_bytes, on_nodes } => {
+                self.rstream_pair(*size_bytes, *on_nodes).map(|pair| pair.client)
             }
             Job::Cmtime { connections } => self.cmtime_pair(*connections).map(|pair| pair.client),
             Job::Ucx { test, size_bytes, .. } => {

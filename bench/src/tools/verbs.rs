@@ -1,4 +1,4 @@
-//! Programs of perftest and `cmtime` under `flue run`, on kernel sockets, and their output.
+//! Programs of perftest, `cmtime` and `rstream` under `flue run`, on kernel sockets or nodes, and their output.
 //!
 //! perftest's latency tests report percentiles only for a number of iterations, so all tests get a number: that of the
 //! measuring time at [`BYTES_PER_SECOND`] or [`PINGS_PER_SECOND`].
@@ -6,26 +6,34 @@
 use super::{End, Measured, PORT, Pair, Tools, words};
 use crate::{
     contest::Need,
-    namespaces::{KERNELS, Namespace},
+    namespaces::{BRIDGE, KERNELS, NODES, Namespace, PREFIX_LEN},
     process::{Fault, Ready},
     sample::{Latency, Sample},
 };
 
 const BYTES_PER_SECOND: f64 = 5e9;
 const PINGS_PER_SECOND: f64 = 1e5;
+/// Transfers of `rstream` in the measuring time of one second.
+const TRANSFERS_PER_SECOND: f64 = 1e4;
 /// Bounds on the iterations of a run.
 const ITERATIONS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
 /// Steps of `cmtime` until an id is connected.
 const STEPS: [&str; 5] = ["create id", "resolve addr", "resolve route", "create qp", "connect"];
 
 impl Tools<'_> {
-    pub(super) fn perftest(&mut self, program: &str, size: u64) -> Measured {
-        let pair = self.perftest_pair(program, size)?;
+    pub(super) fn perftest(&mut self, program: &str, size: u64, on_nodes: bool) -> Measured {
+        let pair = self.perftest_pair(program, size, on_nodes)?;
         let ended = self.run_pair(&pair, self.limit())?;
-        perftest_sample(&ended.client.out, size).map_err(|why| ended.fault(&why))
+        let sample = perftest_sample(&ended.client.out, size).map_err(|why| ended.fault(&why))?;
+        Ok(Sample { cpu: sample.bytes.and_then(|bytes| ended.cpu(bytes)), ..sample })
     }
 
-    pub(super) fn perftest_pair(&self, program: &str, size_bytes: u64) -> Result<Pair, Fault> {
+    pub(super) fn perftest_pair(
+        &self,
+        program: &str,
+        size_bytes: u64,
+        on_nodes: bool,
+    ) -> Result<Pair, Fault> {
         self.program(Need::Perftest)?;
         let count = match is_latency(program) {
             true => PINGS_PER_SECOND * self.seconds,
@@ -45,7 +53,31 @@ impl Tools<'_> {
         if !is_latency(program) {
             line.push("--report_gbits".into());
         }
-        Ok(self.verbs_pair(program, &line, Vec::new(), vec![KERNELS[1].to_string()]))
+        let server_address = if on_nodes { NODES[1] } else { KERNELS[1] };
+        Ok(self.verbs_pair(program, &line, Vec::new(), vec![server_address.to_string()], on_nodes))
+    }
+
+    pub(super) fn rstream(&mut self, size: u64, on_nodes: bool) -> Measured {
+        let pair = self.rstream_pair(size, on_nodes)?;
+        let ended = self.run_pair(&pair, self.limit())?;
+        let sample = rstream_sample(&ended.client.out).map_err(|why| ended.fault(&why))?;
+        let bytes = size * self.transfers();
+        Ok(Sample { bytes: Some(bytes), cpu: ended.cpu(bytes), ..sample })
+    }
+
+    pub(super) fn rstream_pair(&self, size_bytes: u64, on_nodes: bool) -> Result<Pair, Fault> {
+        self.program(Need::Rstream)?;
+        let (port, size) = (PORT.to_string(), size_bytes.to_string());
+        let count = self.transfers().to_string();
+        // One transfer in each direction in turns.
+        let line = ["-p", &port, "-S", &size, "-I", "1", "-C", &count].map(str::to_owned);
+        let address = (if on_nodes { NODES[1] } else { KERNELS[1] }).to_string();
+        let (server, client) = (vec!["-b".into(), address.clone()], vec!["-s".into(), address]);
+        Ok(self.verbs_pair("rstream", &line, server, client, on_nodes))
+    }
+
+    fn transfers(&self) -> u64 {
+        ((TRANSFERS_PER_SECOND * self.seconds) as u64).clamp(*ITERATIONS.start(), *ITERATIONS.end())
     }
 
     pub(super) fn cmtime(&mut self, connections: u32) -> Measured {
@@ -59,7 +91,7 @@ impl Tools<'_> {
         let line = ["-p".to_owned(), PORT.to_string(), "-c".into(), connections.to_string()];
         let server = vec!["-b".into(), KERNELS[1].to_string()];
         let client = vec!["-s".into(), KERNELS[1].to_string()];
-        Ok(self.verbs_pair("cmtime", &line, server, client))
+        Ok(self.verbs_pair("cmtime", &line, server, client, false))
     }
 
     /// Returns the program at both ends, with additional arguments for each.
@@ -69,15 +101,34 @@ impl Tools<'_> {
         line: &[String],
         server: Vec<String>,
         client: Vec<String>,
+        on_nodes: bool,
     ) -> Pair {
-        let end = |namespace, added: Vec<String>| {
-            let launched = ["run", "--control", "none", "--", program].map(str::to_owned);
-            let all = launched.into_iter().chain(line.iter().cloned()).chain(added);
+        let control = format!("/tmp/flue-bench-{}-{}.sock", std::process::id(), self.runs);
+        let end = |namespace, options: Vec<String>, added: Vec<String>| {
+            let launched = ["run".to_owned()].into_iter().chain(options);
+            let program = ["--".to_owned(), program.to_owned()];
+            let all = launched.chain(program).chain(line.iter().cloned()).chain(added);
             End::new(namespace, self.namespaces.program(), words(all))
         };
+        let on_node = |index: usize, control: &str| {
+            let (tap, address) = (["c", "s"][index], NODES[index]);
+            let options = format!(
+                "--control {control} --tap bench{}{tap} --addr {address}/{PREFIX_LEN} --bridge {BRIDGE} --mtu {}",
+                self.runs, self.mtu_bytes
+            );
+            options.split(' ').map(str::to_owned).collect()
+        };
+        if on_nodes {
+            return Pair {
+                server: end(Namespace::Bridge, on_node(1, &control), server),
+                client: end(Namespace::Bridge, on_node(0, "none"), client),
+                ready: Ready::NodeListening(control.into()),
+            };
+        }
+        let none = || vec!["--control".to_owned(), "none".to_owned()];
         Pair {
-            server: end(Namespace::Right, server),
-            client: end(Namespace::Left, client),
+            server: end(Namespace::Right, none(), server),
+            client: end(Namespace::Left, none(), client),
             ready: Ready::Listening(PORT),
         }
     }
@@ -117,6 +168,20 @@ fn perftest_sample(text: &str, size_bytes: u64) -> Result<Sample, String> {
             ..Sample::default()
         }),
         _ => Err("perftest: unexpected output".to_owned()),
+    }
+}
+
+/// Parses the only line of the table, whose last columns are Gbit/s and microseconds per transfer.
+fn rstream_sample(text: &str) -> Result<Sample, String> {
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let mut figures = line.split_whitespace().rev().map(str::parse::<f64>);
+    match (figures.next(), figures.next()) {
+        (Some(Ok(micros)), Some(Ok(gbits))) if micros > 0.0 => Ok(Sample {
+            bandwidth_bps: Some(gbits * 1e9),
+            messages_per_second: Some(1e6 / micros),
+            ..Sample::default()
+        }),
+        _ => Err("rstream: unexpected output".to_owned()),
     }
 }
 
@@ -169,6 +234,15 @@ mod tests {
     }
 
     #[test]
+    fn rstream_table_is_parsed() {
+        let text = "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer\n\
+                    custom    64      10k     1       1.2m        0.05s      0.20       2.50\n";
+        let sample = rstream_sample(text).unwrap();
+        assert_eq!(sample.figure(Metric::MessagesPerSecond), Some(400e3));
+        assert_eq!(sample.figure(Metric::BandwidthBps), Some(0.2e9));
+    }
+
+    #[test]
     fn cmtime_steps_are_summed() {
         let sample = cmtime_sample(CONNECTIONS, 200).unwrap();
         assert_eq!(sample.figure(Metric::ConnectionsPerSecond), Some(4_000.0));
@@ -180,6 +254,7 @@ mod tests {
         for text in ["", "no device found", zeros] {
             assert!(perftest_sample(text, 65_536).is_err(), "{text}");
             assert!(cmtime_sample(text, 10).is_err(), "{text}");
+            assert!(rstream_sample(text).is_err() || text == zeros, "{text}");
         }
         assert!(perftest_sample(BANDWIDTH, 64).is_err());
         let without_one = CONNECTIONS.replace("create qp", "create q");

@@ -5,48 +5,73 @@
 //! let it wait for a tick, 4 ms at 250 Hz. On the CPU of its own consumer it preempts a thread that only waits for it,
 //! and returns the CPU within microseconds.
 //!
-//! So after [`SLEEPS_MIN`] sleeps in sequence, before each of which a consumer has sent a post from the same CPU, the
-//! thread is bound to that CPU. A stream of messages is work that another CPU may do meanwhile: it ends the binding, as
-//! does a post from another CPU.
+//! So the thread is bound to the CPU of the posts before its sleeps, if it seldom changes: a score counts
+//! sleeps after posts from the same CPU, and each change costs [`CHANGE`] of them. A consumer that the scheduler moves
+//! is followed immediately; threads that post in turns from several CPUs end the binding. So does a stream of messages,
+//! which another CPU may receive meanwhile.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Sleeps in sequence, each after a post from the same CPU, from which the thread stays on it.
-const SLEEPS_MIN: u32 = 8;
+/// Score from which the thread is bound, and points that a change of the CPU costs.
+const CHANGE: u32 = 8;
+
+/// Highest score.
+const SCORE_MAX: u32 = 4 * CHANGE;
 
 /// Decision about the CPU of a thread.
 #[derive(Default)]
 pub(super) struct CpuFollower {
-    /// CPU of the last posts, and the sleeps with it in sequence.
+    /// CPU of the last post.
     cpu: usize,
-    sleeps: u32,
-    /// CPUs of the thread before it was bound to [`Self::cpu`].
-    before: Option<CpuSet>,
+    score: u32,
+    binding: Option<Binding>,
+}
+
+/// Binding of a thread to one CPU.
+struct Binding {
+    cpu: usize,
+    /// CPUs of the thread before.
+    before: CpuSet,
 }
 
 impl CpuFollower {
     /// Records that the calling thread is about to sleep, after a post from `cpu`.
     pub(super) fn record_sleep(&mut self, cpu: usize) {
-        if cpu != self.cpu {
-            self.release();
-            self.cpu = cpu;
-        }
-        self.sleeps = self.sleeps.saturating_add(1);
-        // A kernel that refuses is not called again for each sleep.
-        if self.sleeps == SLEEPS_MIN
-            && let Ok(before) = sched_getaffinity(None)
-            && sched_setaffinity(None, &only(cpu)).is_ok()
-        {
-            self.before = Some(before);
+        self.score = match cpu == self.cpu {
+            true => (self.score + 1).min(SCORE_MAX),
+            false => self.score.saturating_sub(CHANGE),
+        };
+        self.cpu = cpu;
+        let bound = self.binding.as_ref().map(|binding| binding.cpu);
+        if self.score < CHANGE {
+            self.end();
+        } else if bound != Some(cpu) {
+            self.bind(cpu);
         }
     }
 
-    /// Ends the binding of the calling thread, and the sequence.
+    /// Ends the binding of the calling thread after a stream.
     pub(super) fn release(&mut self) {
-        self.sleeps = 0;
-        let Some(before) = self.before.take() else { return };
-        // The user may have chosen other CPUs since.
-        if sched_getaffinity(None).is_ok_and(|now| now == only(self.cpu)) {
+        self.score = 0;
+        self.end();
+    }
+
+    fn bind(&mut self, cpu: usize) {
+        let Ok(now) = sched_getaffinity(None) else { return };
+        let before = match self.binding.take() {
+            Some(binding) if now == only(binding.cpu) => binding.before,
+            // The first binding, or the user has chosen other CPUs since.
+            _ => now,
+        };
+        // Also after a failure: the kernel is not called again for each sleep.
+        let _ = sched_setaffinity(None, &only(cpu));
+        self.binding = Some(Binding { cpu, before });
+    }
+
+    fn end(&mut self) {
+        let Some(Binding { cpu, before }) = self.binding.take() else { return };
+        // Otherwise the user has chosen other CPUs since.
+        if sched_getaffinity(None).is_ok_and(|now| now == only(cpu)) {
             let _ = sched_setaffinity(None, &before);
         }
     }
@@ -78,21 +103,25 @@ mod tests {
     }
 
     #[test]
-    fn thread_stays_on_the_cpu_of_repeated_posts_until_a_stream_or_another_cpu() {
+    fn thread_is_bound_to_the_cpu_of_posts_until_a_stream_or_frequent_changes() {
         thread::spawn(|| {
             let before = cpus();
             let [first, last] = two_cpus();
             let mut follower = CpuFollower::default();
             let mut sleep = |cpu, count| (0..count).for_each(|_| follower.record_sleep(cpu));
-            sleep(first, SLEEPS_MIN - 1);
+            sleep(first, CHANGE - 1);
             assert_eq!(cpus(), before);
-            sleep(first, 1);
+            sleep(first, SCORE_MAX);
             assert_eq!(cpus(), only(first));
             if first != last {
-                sleep(last, SLEEPS_MIN - 1);
-                assert_eq!(cpus(), before, "a post from another CPU");
-                sleep(last, SLEEPS_MIN);
-                assert_eq!(cpus(), only(last));
+                sleep(last, 1);
+                assert_eq!(cpus(), only(last), "the consumer was moved");
+                sleep(first, 1);
+                assert_eq!(cpus(), only(first));
+                (0..2).for_each(|_| [last, first].into_iter().for_each(|cpu| sleep(cpu, 1)));
+                assert_eq!(cpus(), before, "consumers on two CPUs");
+                sleep(first, SCORE_MAX);
+                assert_eq!(cpus(), only(first));
             }
             follower.release();
             assert_eq!(cpus(), before, "a stream");
@@ -109,7 +138,7 @@ mod tests {
         }
         thread::spawn(move || {
             let mut follower = CpuFollower::default();
-            (0..SLEEPS_MIN).for_each(|_| follower.record_sleep(first));
+            (0..SCORE_MAX).for_each(|_| follower.record_sleep(first));
             sched_setaffinity(None, &only(last)).unwrap();
             follower.release();
             assert_eq!(cpus(), only(last));
@@ -123,7 +152,8 @@ mod tests {
         thread::spawn(|| {
             let before = cpus();
             let mut follower = CpuFollower::default();
-            (0..2 * SLEEPS_MIN).for_each(|_| follower.record_sleep(usize::MAX));
+            (0..2 * SCORE_MAX).for_each(|_| follower.record_sleep(usize::MAX));
+            follower.release();
             assert_eq!(cpus(), before);
         })
         .join()

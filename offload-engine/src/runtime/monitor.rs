@@ -341,23 +341,22 @@ impl<K: Passive> Monitor<K> {
     /// Calls `f` on the core, which returns when its effects must be flushed. Effects that may wait are flushed by the
     /// next iteration of the loop, with manual progress by the next thread that runs it; here if that thread sleeps.
     pub fn with_lazily(&self, f: impl FnOnce(&mut K) -> Urgency) {
-        self.with_lazily_unless(f, |_| false);
+        self.with_lazily_unless(f, || false);
     }
 
     /// As [`Monitor::with_lazily`]; instead of flushing here, a sleeping thread is woken if `wakes` returns true, which
-    /// is called each time that effects may wait, with true if a thread sleeps.
+    /// is called each time that effects may wait.
     pub(super) fn with_lazily_unless(
         &self,
         f: impl FnOnce(&mut K) -> Urgency,
-        wakes: impl FnOnce(bool) -> bool,
+        wakes: impl FnOnce() -> bool,
     ) {
         let mut state = self.enter();
         match f(&mut state.core) {
             Urgency::None => return,
             Urgency::Soon => {
-                let sleeps = state.sleeping.is_some();
-                let is_woken = wakes(sleeps);
-                if !sleeps {
+                let is_woken = wakes();
+                if state.sleeping.is_none() {
                     return;
                 }
                 if is_woken {

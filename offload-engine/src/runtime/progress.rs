@@ -228,7 +228,7 @@ pub struct Presence {
     is_empty: AtomicBool,
     /// Posts that may wait.
     posts: AtomicU64,
-    /// CPU of the last post that was sent because the thread slept; taken by the thread.
+    /// CPU of the first post since the thread has slept; taken by the thread.
     cpu: AtomicUsize,
     /// Count of posts that ends the sleep of the thread on the descriptors; 0 while it does not sleep there.
     relief_of_posts: AtomicU64,
@@ -279,13 +279,17 @@ impl Presence {
         limit != 0 && count >= limit && relief.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Records a post that may wait. Returns true if the thread must be woken for it. `is_sent`: otherwise the caller
-    /// sends it.
+    /// Records the CPU of a post, if the thread has slept since the last one.
     #[inline]
-    fn post(&self, is_sent: bool) -> bool {
-        if is_sent {
+    fn record_cpu(&self) {
+        if self.cpu.load(Ordering::Relaxed) == NO_CPU {
             self.cpu.store(sched_getcpu(), Ordering::Relaxed);
         }
+    }
+
+    /// Records a post that may wait. Returns true if the thread must be woken for it.
+    #[inline]
+    fn post(&self) -> bool {
         let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
         Self::is_reached(&self.relief_of_posts, posts)
     }
@@ -305,7 +309,7 @@ impl Presence {
         self.doorbell.ring();
     }
 
-    /// Takes the CPU of the last post that a consumer has sent.
+    /// Takes the CPU of the first post since the last call.
     fn take_cpu(&self) -> Option<usize> {
         let cpu = self.cpu.swap(NO_CPU, Ordering::Relaxed);
         (cpu != NO_CPU).then_some(cpu)
@@ -389,7 +393,8 @@ impl<K: Passive> Monitor<K> {
     /// a millisecond or two.
     #[inline]
     pub fn post_lazily(&self, presence: &Presence, f: impl FnOnce(&mut K) -> Urgency) {
-        self.with_lazily_unless(f, |is_sent| presence.post(is_sent));
+        presence.record_cpu();
+        self.with_lazily_unless(f, || presence.post());
     }
 
     /// Runs the background thread, until [`Monitor::stop_progress_thread`].
@@ -478,6 +483,8 @@ mod tests {
         vec::Vec,
     };
 
+    use rustix::thread::{CpuSet, sched_setaffinity};
+
     use super::*;
     use crate::{engine::Callback, runtime::Progress};
 
@@ -521,14 +528,12 @@ mod tests {
     #[test]
     fn cpu_of_a_post_is_that_of_its_thread_and_taken_once() {
         let presence = Presence::new().unwrap();
-        presence.post(false);
-        assert_eq!(presence.take_cpu(), None, "the post waits");
+        assert_eq!(presence.take_cpu(), None);
         thread::spawn(move || {
-            let cpu = sched_getcpu();
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(cpu);
-            rustix::thread::sched_setaffinity(None, &set).unwrap();
-            presence.post(true);
+            let mut set = CpuSet::new();
+            set.set(sched_getcpu());
+            sched_setaffinity(None, &set).unwrap();
+            presence.record_cpu();
             assert_eq!([(); 2].map(|()| presence.take_cpu()), [Some(sched_getcpu()), None]);
         })
         .join()
@@ -596,7 +601,7 @@ mod tests {
         assert_eq!((count, at), (POLLS_MIN * 2 - 1 + BUSY_POLL, Instant::from_micros(9)));
         assert!(!is_empty);
         for check in 1..=POSTING_DOZES_MAX + 1 {
-            (0..POSTS_MIN).for_each(|_| assert!(!presence.post(false)));
+            (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
             match check <= POSTING_DOZES_MAX {
                 true => assert!(matches!(driver(), Driver::Consumer), "{check}"),
                 false => assert!(matches!(driver(), Driver::Poster), "{check}"),
@@ -620,7 +625,7 @@ mod tests {
         presence.relief_of_posts.store(2, Ordering::Relaxed);
         let polls = [1, 2, 3].map(|at| presence.polled(Instant::from_nanos(at), true));
         assert_eq!(polls, [false, true, false]);
-        assert_eq!([(); 3].map(|()| presence.post(false)), [false, true, false]);
+        assert_eq!([(); 3].map(|()| presence.post()), [false, true, false]);
     }
 
     #[test]
