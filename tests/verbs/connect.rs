@@ -109,24 +109,6 @@ fn calls_of_mooncake() {
     }
 }
 
-// A node has no datagrams; the log names the remedy.
-#[test]
-fn datagrams_on_a_node_are_refused() {
-    if lacks(NEEDS) || lacks(&[Need::Tun, Need::Tool("ibv_ud_pingpong")]) {
-        return;
-    }
-    let (transport, scratch) = (Transport::nodes(), Scratch::new());
-    let log = scratch.file("log");
-    let options = format!("{} --log {}", Device::Roce.options(), log.display());
-    let mut program = transport.start(End::Server, &options, "ibv_ud_pingpong -g 0 -s 1024");
-    let ended = program.wait(LIMIT).map(|status| status.code());
-    program.kill();
-    let (report, log) = (program.report(), fs::read_to_string(log).unwrap_or_default());
-    assert_eq!(ended, Ok(Some(1)), "{report}");
-    assert!(report.contains("Couldn't create QP"), "{report}");
-    assert!(log.contains("datagrams not supported on a node: run without --tap"), "{log}");
-}
-
 #[test]
 fn descriptors_and_memory_are_flat_over_rounds_of_queue_pairs() {
     let Some(program) = Program::compile("stress", &["-libverbs"]) else { return };

@@ -9,6 +9,7 @@
 mod accept_race;
 mod bad_peers;
 mod bench;
+mod datagrams;
 mod endings;
 mod extensions;
 mod faults;
