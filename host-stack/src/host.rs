@@ -314,11 +314,12 @@ impl Host {
         self.connections.is_empty() && self.offloaded.is_empty() && self.half_open.is_empty()
     }
 
-    /// True if nothing is left to send to a peer: every connection in the host is in TIME-WAIT, and none is in
-    /// transition.
+    /// True if nothing is left to send to a peer: every connection in the host is in TIME-WAIT, none is in transition,
+    /// and no datagram waits for a next hop.
     pub fn is_silent(&self) -> bool {
         let waits = |found: &Connection| self.state_of(found) == tcp::State::TimeWait;
         self.half_open.is_empty()
+            && !self.datagrams.are_waiting()
             && self.connections.values().all(waits)
             && self.offloaded.values().all(|found| matches!(found.stage, OffloadStage::With(_)))
     }

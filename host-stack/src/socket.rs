@@ -421,7 +421,8 @@ pub enum Notice {
         /// Payload.
         data: alloc::vec::Vec<u8>,
     },
-    /// A datagram of the client was sent or dropped; its storage returns to the client.
+    /// A datagram of the client was sent or dropped, or its next hop does not answer soon; its storage returns to the
+    /// client.
     DatagramSent {
         /// Storage.
         data: alloc::vec::Vec<u8>,

@@ -53,6 +53,7 @@ const FILES: [(&str, &str); 39] = [
     ("rc", "src/ndk/tests/rc/unreliable.rs"),
     ("datagram", "src/datagram.rs"),
     ("datagrams", "src/rnic/datagrams/tests.rs"),
+    ("node_datagrams", "tests/simulation/node_datagrams.rs"),
 ];
 
 fn read(path: &str) -> String {

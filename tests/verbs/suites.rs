@@ -276,7 +276,8 @@ fn mpi_over_ucx_on_nodes() {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe"]);
     for (rank, end) in [End::Server, End::Client].into_iter().enumerate() {
-        let words = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca btl ^openib";
+        let words =
+            "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca btl ^openib";
         let capture = scratch.file(&format!("capture-{rank}"));
         let options = format!(
             "{} {} --pcap {}",
@@ -295,7 +296,8 @@ fn mpi_over_ucx_on_nodes() {
     let says = "ring and all-to-all of 2 ranks: results correct";
     assert!(status.success() && ran.said().contains(says), "{}", ran.report());
     for rank in 0..2 {
-        let captured = fs::metadata(scratch.file(&format!("capture-{rank}"))).map_or(0, |it| it.len());
+        let captured =
+            fs::metadata(scratch.file(&format!("capture-{rank}"))).map_or(0, |it| it.len());
         assert!(captured > 2 << 20, "a MiB each way: {captured}");
     }
     let programs = Programs {

@@ -191,7 +191,8 @@ fn default_transports() {
         (Device::Iwarp, "by TCP, without the device"),
         (Device::Roce, "by the transports of its choice"),
     ];
-    let all = devices.into_iter().flat_map(|device| transports.map(|transport| (device, transport)));
+    let all =
+        devices.into_iter().flat_map(|device| transports.map(|transport| (device, transport)));
     for ((device, seen), transport) in all {
         let (transport, begun) = (transport(), Instant::now());
         if matches!(transport, Transport::Nodes(_)) && !has_tun {
@@ -222,8 +223,7 @@ fn default_transports() {
 
 fn transfer_all(transport: fn() -> Transport) {
     let is_long = results::are_enabled();
-    let sets =
-        [(IN_CI, true), (TRANSPORT, is_long), (PROTOCOLS_IN_CI, true), (PROTOCOLS, is_long)];
+    let sets = [(IN_CI, true), (TRANSPORT, is_long), (PROTOCOLS_IN_CI, true), (PROTOCOLS, is_long)];
     let all =
         sets.iter().flat_map(|(operations, runs)| operations.iter().map(move |it| (*it, *runs)));
     for (order, (operation, _)) in all.enumerate().filter(|(_, (_, runs))| *runs) {

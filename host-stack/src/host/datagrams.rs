@@ -5,12 +5,14 @@
 //! to all others. A datagram for an own address returns to smoltcp as a received frame. Datagrams are not fragmented.
 //!
 //! Each next hop has an entry ([`Hop`]) with its Ethernet address, or with the frames that wait for it. An entry is
-//! confirmed by ARP and neighbor discovery, and solicited again after [`HOP_STALE`]; meanwhile it is used.
+//! confirmed by ARP and neighbor discovery, and solicited again after [`HOP_STALE`]; meanwhile it is used. The storage
+//! of a waiting datagram returns to the client when it is sent, or after [`HOLD_MAX`]: a burst to a new neighbor makes
+//! the client wait, and one to an absent neighbor does not delay others for long.
 //!
-//! Limits: [`PORTS_MAX`] ports, [`HOPS_MAX`] next hops, [`WAITING_MAX`] frames that wait for one. A received datagram
-//! waits in the buffer of its port ([`RECEIVE_BUFFER_OCTETS`]) if the client holds [`DATAGRAMS_DELIVERED_MAX`]. Further
-//! datagrams are dropped.
-//! Timer: [`SOLICIT_INTERVAL`] between [`SOLICITATIONS_MAX`] solicitations of a next hop.
+//! Limits: [`PORTS_MAX`] ports, [`HOPS_MAX`] next hops, [`WAITING_OF_HOP_MAX`] frames that wait for one, [`WAITING_MAX`]
+//! for all. A received datagram waits in the buffer of its port ([`RECEIVE_BUFFER_OCTETS`]) if the client holds
+//! [`DATAGRAMS_DELIVERED_MAX`]. Further datagrams are dropped.
+//! Timers: [`SOLICIT_INTERVAL`] between [`SOLICITATIONS_MAX`] solicitations of a next hop; [`HOLD_MAX`].
 
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
@@ -30,7 +32,7 @@ use super::{
     shards::{ClientId, ShardId},
 };
 use crate::{
-    socket::{DATAGRAMS_DELIVERED_MAX, HostError, Notice},
+    socket::{DATAGRAMS_DELIVERED_MAX, DATAGRAMS_SENT_MAX, HostError, Notice},
     wire::{self, FrameAddresses},
 };
 
@@ -42,8 +44,13 @@ pub(super) const RECEIVE_BUFFER_OCTETS: usize = 1024 * 1024;
 const RECEIVE_BUFFER_DATAGRAMS: usize = 2048;
 /// Maximum number of next hops of datagrams. Above it, the one that was confirmed first is removed.
 pub(super) const HOPS_MAX: usize = 1024;
-/// Maximum number of frames that wait for the Ethernet address of one next hop.
-pub(super) const WAITING_MAX: usize = 64;
+/// Maximum number of frames that wait for the Ethernet address of one next hop: a burst of one client, at least.
+pub(super) const WAITING_OF_HOP_MAX: usize = 256;
+const _: () = assert!(WAITING_OF_HOP_MAX >= DATAGRAMS_SENT_MAX);
+/// Maximum number of frames that wait for Ethernet addresses of next hops, in total.
+pub(super) const WAITING_MAX: usize = 1024;
+/// Time after the first solicitation for which storage is held.
+pub(super) const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Validity of an Ethernet address: the lifetime of smoltcp's neighbor cache.
 pub(super) const HOP_STALE: Duration = Duration::from_secs(60);
 /// Maximum number of solicitations without an answer (RFC 4861 §10: MAX_MULTICAST_SOLICIT).
@@ -71,6 +78,15 @@ struct Hop {
     solicit_at: Instant,
     /// Frames that wait for the address, with the shard that sends them.
     waiting: Vec<(ShardId, Vec<u8>)>,
+    /// Storage of these datagrams, which returns to the clients.
+    held: Vec<(ClientId, Vec<u8>)>,
+}
+
+/// Outcome of a datagram.
+enum Outcome {
+    Sent,
+    /// Waits for this next hop.
+    Waiting(IpAddr),
 }
 
 /// UDP ports of the clients of a node, and the next hops of their datagrams.
@@ -87,7 +103,16 @@ impl Datagrams {
     pub(super) fn next_solicitation(&self) -> Option<Instant> {
         // A confirmed address becomes stale without an effect until it is used.
         let unconfirmed = self.hops.values().filter(|hop| hop.solicitations > 0);
-        unconfirmed.map(|hop| hop.solicit_at).min()
+        let next = |hop: &Hop| match hop.held.is_empty() {
+            true => hop.solicit_at,
+            false => hop.solicit_at.min(hop.since + HOLD_MAX),
+        };
+        unconfirmed.map(next).min()
+    }
+
+    /// True if frames wait for next hops.
+    pub(super) fn are_waiting(&self) -> bool {
+        self.hops.values().any(|hop| !hop.waiting.is_empty())
     }
 
     /// Number of next hops.
@@ -96,15 +121,13 @@ impl Datagrams {
         self.hops.len()
     }
 
-    /// Makes room for another next hop.
-    fn make_room(&mut self) {
+    /// Makes room for another next hop. Returns the one that was removed.
+    fn make_room(&mut self) -> Option<Hop> {
         if self.hops.len() < HOPS_MAX {
-            return;
+            return None;
         }
         let oldest = self.hops.iter().min_by_key(|(_, hop)| hop.since).map(|(address, _)| *address);
-        if let Some(oldest) = oldest {
-            self.hops.remove(&oldest);
-        }
+        self.hops.remove(&oldest?)
     }
 }
 
@@ -148,7 +171,7 @@ impl Host {
         }
     }
 
-    /// Sends a datagram from a port of the client, and returns its storage.
+    /// Sends a datagram from a port of the client, and returns its storage at once or later.
     pub(super) fn send_datagram(
         &mut self,
         now: Instant,
@@ -156,8 +179,18 @@ impl Host {
         (from, to): (SocketAddr, SocketAddr),
         data: Vec<u8>,
     ) {
-        if self.try_send_datagram(now, client, (from, to), &data).is_none() {
-            self.stats.datagrams_out_dropped += 1;
+        let outcome = self.try_send_datagram(now, client, (from, to), &data);
+        match outcome {
+            Some(Outcome::Sent) => self.stats.datagrams_out += 1,
+            Some(Outcome::Waiting(address)) => {
+                self.stats.datagrams_out += 1;
+                let hop = self.datagrams.hops.get_mut(&address);
+                if let Some(hop) = hop.filter(|hop| now < hop.since + HOLD_MAX) {
+                    hop.held.push((client, data));
+                    return;
+                }
+            }
+            None => self.stats.datagrams_out_dropped += 1,
         }
         self.notify(client, Notice::DatagramSent { data });
     }
@@ -169,7 +202,7 @@ impl Host {
         client: ClientId,
         (from, to): (SocketAddr, SocketAddr),
         data: &[u8],
-    ) -> Option<()> {
+    ) -> Option<Outcome> {
         self.datagrams.ports.get(&from.port()).filter(|port| port.client == client)?;
         if !self.config.is_ours(from.ip()) || !self.config.is_reachable(to) {
             return None;
@@ -179,18 +212,17 @@ impl Host {
         let ends = FrameAddresses { macs: (self.config.mac, unknown), from, to };
         let mtu = u32::try_from(self.config.mtu).unwrap_or(u32::MAX);
         let mtu = self.paths.mtu(now, to.ip(), mtu) as usize;
-        let frame = wire::udp_frame(ends, ttl, data).filter(|frame| wire::ip_octets(frame) <= mtu)?;
+        let frame =
+            wire::udp_frame(ends, ttl, data).filter(|frame| wire::ip_octets(frame) <= mtu)?;
         if is_own {
             // A closed port of this node is not reported by ICMP.
             self.datagrams.ports.get(&to.port())?;
             self.process(now, frame);
             self.deliver_datagrams();
-        } else {
-            let hop = self.config.next_hop(to.ip())?;
-            self.send_to_hop(now, (client.shard, from.ip(), hop), frame)?;
+            return Some(Outcome::Sent);
         }
-        self.stats.datagrams_out += 1;
-        Some(())
+        let hop = self.config.next_hop(to.ip())?;
+        self.send_to_hop(now, (client.shard, from.ip(), hop), frame)
     }
 
     /// Sends a frame to a next hop, or queues it until the Ethernet address is known. `None`: it is dropped.
@@ -199,38 +231,57 @@ impl Host {
         now: Instant,
         (shard, source, address): (ShardId, IpAddr, IpAddr),
         mut frame: Vec<u8>,
-    ) -> Option<()> {
-        if !self.datagrams.hops.contains_key(&address) {
-            self.datagrams.make_room();
+    ) -> Option<Outcome> {
+        if !self.datagrams.hops.contains_key(&address)
+            && let Some(removed) = self.datagrams.make_room()
+        {
+            self.drop_hop(removed);
         }
+        let hops = &self.datagrams.hops;
+        let is_known = hops.get(&address).is_some_and(|hop| hop.mac.is_some());
+        let waiting = || hops.values().map(|hop| hop.waiting.len()).sum::<usize>();
+        let may_wait = !is_known && waiting() < WAITING_MAX;
         let hop = self.datagrams.hops.entry(address).or_insert_with(|| Hop {
             mac: None,
             since: now,
             solicitations: 0,
             solicit_at: now,
             waiting: Vec::new(),
+            held: Vec::new(),
         });
         let is_due = hop.solicitations == 0 && now >= hop.solicit_at;
         if is_due {
             hop.solicitations = 1;
             hop.solicit_at = now + SOLICIT_INTERVAL;
         }
-        let sent = match hop.mac {
+        let outcome = match hop.mac {
             Some(mac) => {
                 wire::set_destination(&mut frame, mac);
                 self.send_frame(shard, frame);
-                Some(())
+                Some(Outcome::Sent)
             }
-            None if hop.waiting.len() < WAITING_MAX => {
+            None if may_wait && hop.waiting.len() < WAITING_OF_HOP_MAX => {
                 hop.waiting.push((shard, frame));
-                Some(())
+                Some(Outcome::Waiting(address))
             }
             None => None,
         };
         if is_due {
             self.solicit_from(now, source, address);
         }
-        sent
+        outcome
+    }
+
+    /// Drops the frames that wait for a next hop.
+    fn drop_hop(&mut self, hop: Hop) {
+        self.stats.datagrams_out_dropped += hop.waiting.len() as u64;
+        self.return_held(hop.held);
+    }
+
+    fn return_held(&mut self, held: Vec<(ClientId, Vec<u8>)>) {
+        for (client, data) in held {
+            self.notify(client, Notice::DatagramSent { data });
+        }
     }
 
     /// Records the Ethernet address of a next hop, and sends the frames that wait for it.
@@ -238,10 +289,12 @@ impl Host {
         let Some(hop) = self.datagrams.hops.get_mut(&address) else { return };
         (hop.mac, hop.since) = (Some(mac), now);
         (hop.solicitations, hop.solicit_at) = (0, now + HOP_STALE);
-        for (shard, mut frame) in core::mem::take(&mut hop.waiting) {
+        let (waiting, held) = (core::mem::take(&mut hop.waiting), core::mem::take(&mut hop.held));
+        for (shard, mut frame) in waiting {
             wire::set_destination(&mut frame, mac);
             self.send_frame(shard, frame);
         }
+        self.return_held(held);
     }
 
     /// Solicits the next hops that are due, and removes those that do not answer. Returns true if there were any.
@@ -249,23 +302,28 @@ impl Host {
         if self.datagrams.next_solicitation().is_none_or(|at| at > now) {
             return false;
         }
-        let mut due = Vec::new();
-        let Self { datagrams, stats, .. } = self;
-        datagrams.hops.retain(|address, hop| {
-            if hop.solicitations == 0 || hop.solicit_at > now {
-                return true;
+        let (mut due, mut held) = (Vec::new(), Vec::new());
+        for (address, hop) in &mut self.datagrams.hops {
+            if now >= hop.since + HOLD_MAX {
+                held.append(&mut hop.held);
             }
-            if hop.solicitations >= SOLICITATIONS_MAX {
-                stats.datagrams_out_dropped += hop.waiting.len() as u64;
-                return false;
+            if hop.solicitations > 0 && now >= hop.solicit_at {
+                due.push(*address);
             }
-            hop.solicitations += 1;
-            hop.solicit_at = now + SOLICIT_INTERVAL;
-            due.push(*address);
-            true
-        });
+        }
+        self.return_held(held);
         for address in due {
-            self.solicit(now, address);
+            match self.datagrams.hops.get_mut(&address) {
+                Some(hop) if hop.solicitations < SOLICITATIONS_MAX => {
+                    hop.solicitations += 1;
+                    hop.solicit_at = now + SOLICIT_INTERVAL;
+                    self.solicit(now, address);
+                }
+                _ => {
+                    let removed = self.datagrams.hops.remove(&address);
+                    removed.into_iter().for_each(|hop| self.drop_hop(hop));
+                }
+            }
         }
         true
     }

@@ -166,6 +166,8 @@ impl Driver for Node<NodeRnic> {
     }
 
     fn finish(&self, timeout: Duration) {
+        // Completed requests of datagrams are sent, before the frames of the last connections.
+        let _ = self.wait(Some(timeout), |core, _, _| core.are_datagrams_sent().then_some(()));
         // Remaining connections are reset.
         let _ = Self::linger(self, timeout);
         self.with_engine(|engine, _| engine.sync());
@@ -181,8 +183,7 @@ impl Driver for Node<NodeRnic> {
 
     fn open_datagrams(&self, port: u16) -> io::Result<()> {
         self.with(|core, _, _| core.open_datagrams(port));
-        let opened =
-            self.wait(Some(OPEN_DATAGRAMS_MAX), |core, _, _| core.datagrams_answer(port));
+        let opened = self.wait(Some(OPEN_DATAGRAMS_MAX), |core, _, _| core.datagrams_answer(port));
         opened.map_err(io::Error::other)?.map_err(|error| match error {
             HostError::AddressInUse => io::Error::new(io::ErrorKind::AddrInUse, error),
             error => io::Error::other(error),

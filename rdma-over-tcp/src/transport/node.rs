@@ -119,6 +119,11 @@ impl NodeRnic {
         self.datagrams.open(port);
     }
 
+    /// True if the host stack has sent all datagrams.
+    pub(crate) const fn are_datagrams_sent(&self) -> bool {
+        self.datagrams.are_sent()
+    }
+
     /// Returns the answer to a request for a UDP port; `None`: not answered.
     pub(crate) fn datagrams_answer(&mut self, port: u16) -> Option<Result<(), HostError>> {
         self.datagrams.answer(port)

@@ -29,13 +29,7 @@ pub(super) struct NodeDatagrams {
 
 impl NodeDatagrams {
     pub(super) fn new(port: SocketPort) -> Self {
-        Self {
-            port,
-            ports: HashMap::new(),
-            outstanding: 0,
-            is_blocked: false,
-            spare: Vec::new(),
-        }
+        Self { port, ports: HashMap::new(), outstanding: 0, is_blocked: false, spare: Vec::new() }
     }
 
     /// Requests a port, unless it is open or requested.
@@ -67,6 +61,11 @@ impl NodeDatagrams {
         if self.ports.remove(&port).is_some() {
             self.port.request(Request::CloseDatagrams { port });
         }
+    }
+
+    /// True if the host stack has sent all datagrams, or waits for an answer of their next hops.
+    pub(super) const fn are_sent(&self) -> bool {
+        self.outstanding == 0
     }
 
     /// Takes the storage of a datagram that the host stack has sent. Returns true if queue pairs may continue.

@@ -9,7 +9,6 @@
 mod accept_race;
 mod bad_peers;
 mod bench;
-mod datagrams;
 mod endings;
 mod extensions;
 mod faults;
@@ -17,6 +16,7 @@ mod foreign;
 mod loopback;
 mod matrix;
 mod moves;
+mod node_datagrams;
 mod plan;
 mod random_calls;
 mod raw;

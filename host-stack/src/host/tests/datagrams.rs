@@ -10,7 +10,10 @@ use super::bench::{Bench, CLIENT, address, config};
 use crate::{
     host::{
         HostConfig,
-        datagrams::{HOP_STALE, HOPS_MAX, PORTS_MAX, RECEIVE_BUFFER_OCTETS, WAITING_MAX},
+        datagrams::{
+            HOLD_MAX, HOP_STALE, HOPS_MAX, PORTS_MAX, RECEIVE_BUFFER_OCTETS, WAITING_MAX,
+            WAITING_OF_HOP_MAX,
+        },
     },
     socket::{
         ConsumerId, DATAGRAMS_DELIVERED_MAX, HostError, Notice, OffloadPolicy, Request, SocketPort,
@@ -51,12 +54,19 @@ fn send_to(bench: &Bench, to: SocketAddr, data: &[u8]) {
 
 /// Datagrams delivered to a node and not consumed.
 fn received(bench: &mut Bench, node: usize) -> Vec<Received> {
-    let found = bench.nodes[node].notices.extract_if(.., |it| matches!(it, Notice::Datagram { .. }));
+    let found =
+        bench.nodes[node].notices.extract_if(.., |it| matches!(it, Notice::Datagram { .. }));
     let datagram = |notice| match notice {
         Notice::Datagram { source, destination, data } => Some((source, destination, data)),
         _ => None,
     };
     found.filter_map(datagram).collect()
+}
+
+/// Number of datagrams whose storage has returned to node 0 since the last call.
+fn returned(bench: &mut Bench) -> usize {
+    let notices = &mut bench.nodes[0].notices;
+    notices.extract_if(.., |notice| matches!(notice, Notice::DatagramSent { .. })).count()
 }
 
 /// Answers to requests for ports.
@@ -106,18 +116,34 @@ fn first_datagram_waits_for_the_neighbor() {
 fn neighbor_without_an_answer_delays_no_others() {
     let mut bench = opened();
     let absent = SocketAddr::new(address(9, false), PORT);
-    (0..2 * WAITING_MAX).for_each(|_| send_to(&bench, absent, b"lost"));
+    let most = WAITING_OF_HOP_MAX;
+    (0..2 * most).for_each(|_| send_to(&bench, absent, b"lost"));
     send_to(&bench, at(1, false), b"heard");
     bench.run(Duration::from_millis(10));
-    assert_eq!(received(&mut bench, 1).len(), 1);
-    assert_eq!(bench.nodes[0].host.stats().datagrams_out_dropped, WAITING_MAX as u64);
+    assert_eq!(bench.nodes[0].host.stats().datagrams_out_dropped, most as u64);
+    // The storage of those that wait is held for a short time.
+    assert_eq!((received(&mut bench, 1).len(), returned(&mut bench)), (1, most + 1));
+    bench.run(HOLD_MAX);
+    assert_eq!(returned(&mut bench), most);
+    assert!(!bench.nodes[0].host.is_silent());
     bench.run(Duration::from_secs(10));
-    assert_eq!(bench.nodes[0].host.stats().datagrams_out_dropped, 2 * WAITING_MAX as u64);
-    assert_eq!(solicitations(&bench, 0, 9), 3);
-    // A later datagram begins again.
+    assert_eq!(bench.nodes[0].host.stats().datagrams_out_dropped, 2 * most as u64);
+    assert!(bench.nodes[0].host.is_silent());
     send_to(&bench, absent, b"lost");
     bench.run(Duration::from_secs(10));
-    assert_eq!(solicitations(&bench, 0, 9), 6);
+    // A later datagram begins again.
+    assert_eq!((solicitations(&bench, 0, 9), returned(&mut bench)), (6, 1));
+}
+
+#[test]
+fn waiting_datagrams_are_bounded() {
+    let mut bench = opened();
+    for number in 0..2 * WAITING_MAX / WAITING_OF_HOP_MAX {
+        let absent = SocketAddr::new(address(number as u8 + 9, false), PORT);
+        (0..WAITING_OF_HOP_MAX).for_each(|_| send_to(&bench, absent, b"lost"));
+    }
+    bench.settle();
+    assert_eq!(bench.nodes[0].host.stats().datagrams_out_dropped, WAITING_MAX as u64);
 }
 
 #[test]
@@ -196,10 +222,7 @@ fn port_belongs_to_one_client() {
     second.request(Request::CloseDatagrams { port: PORT });
     second.request(Request::OpenDatagrams { port: 0 });
     bench.run(Duration::from_millis(10));
-    let refused = [
-        Err((PORT, HostError::AddressInUse)),
-        Err((0, HostError::AddressNotAvailable)),
-    ];
+    let refused = [Err((PORT, HostError::AddressInUse)), Err((0, HostError::AddressNotAvailable))];
     let notices = core::iter::from_fn(|| second.notice());
     assert_eq!(answers(notices), refused);
     assert_eq!(received(&mut bench, 1), []);

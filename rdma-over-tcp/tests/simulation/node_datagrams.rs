@@ -22,7 +22,7 @@ use rdma_over_tcp::{
     datagram::{DatagramHeader, ROUTE_HEADER_OCTETS},
     ndk::{Adapter, AdapterConfig, AdapterCore, RegisteredBuffer, simulation::AdapterClient},
     rnic::{
-        Access, Arrival, CompletionQueue, CompletionRetention, Completion, Data, DatagramPath,
+        Access, Arrival, Completion, CompletionQueue, CompletionRetention, Data, DatagramPath,
         Destination, ErrorStatePosts, QpConfig, QpId, QpLimits, QpService, Sge, WcOpcode, WcStatus,
         WrFlags,
     },
@@ -394,8 +394,16 @@ fn hostile_datagrams_are_dropped_by_a_node() {
     let cases = [
         ("source port", 5003, good.clone()),
         ("source port 0", 0, with(DatagramHeader { source: 0x01_0000, ..header })),
-        ("unknown number", 5001, with(DatagramHeader { destination: number ^ 0x01_0000, ..header })),
-        ("number of another port", 5001, with(DatagramHeader { destination: number + 1, ..header })),
+        (
+            "unknown number",
+            5001,
+            with(DatagramHeader { destination: number ^ 0x01_0000, ..header }),
+        ),
+        (
+            "number of another port",
+            5001,
+            with(DatagramHeader { destination: number + 1, ..header }),
+        ),
         ("key", 5001, with(DatagramHeader { key: KEY ^ 1, ..header })),
         ("no magic", 5001, vec![0; 200]),
         ("longer than the receive", 5001, [&good[..], &[0; PAYLOAD_MAX]].concat()),
