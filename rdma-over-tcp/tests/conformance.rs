@@ -13,7 +13,7 @@ const DOCUMENT: &str = "../docs/conformance/iwarp.md";
 const RULES: &str = "tests/data/rules.txt";
 /// Cases of the hostile peer: the name and the rules of each. `tests/hostile` compares the list with the cases.
 const CASES: &str = "../tests/hostile/cases.txt";
-const FILES: [(&str, &str); 39] = [
+const FILES: [(&str, &str); 40] = [
     ("mpa", "src/mpa/tests.rs"),
     ("startup", "src/mpa/startup/tests.rs"),
     ("startup", "src/ndk/tests/startup.rs"),
