@@ -23,6 +23,7 @@
 
 mod config;
 mod connection;
+mod datagrams;
 mod half_open;
 mod history;
 mod ingress;
@@ -73,6 +74,7 @@ pub use self::config::{
 };
 use self::{
     connection::{Connection, Listener, OffloadStage, Offloaded, Owner},
+    datagrams::Datagrams,
     half_open::HalfOpen,
     paths::Paths,
     ports::Ports,
@@ -138,6 +140,7 @@ pub struct Host {
     /// Known Ethernet addresses of gateways.
     gateway_macs: BTreeMap<IpAddr, MacAddress>,
     paths: Paths,
+    datagrams: Datagrams,
     time_waits: TimeWaits,
     stats: HostStats,
     wake_at: Option<Instant>,
@@ -221,6 +224,7 @@ impl Host {
             solicit_hops_at: None,
             gateway_macs: BTreeMap::new(),
             paths: Paths::default(),
+            datagrams: Datagrams::default(),
             time_waits: TimeWaits::default(),
             stats: HostStats::default(),
             wake_at: Some(Instant::ZERO),
@@ -246,8 +250,9 @@ impl Host {
         if due || took {
             self.interface.poll_maintenance(to_smoltcp(now));
             work |= self.transmit(now);
-            work |= self.hand_over(now) | self.serve(now);
+            work |= self.hand_over(now) | self.serve(now) | self.deliver_datagrams();
             work |= self.probe_neighbors(now) | self.relink_paths(now) | self.serve_half_open(now);
+            work |= self.serve_hops(now);
             // Closing, consuming and writing may have produced segments to send.
             work |= self.transmit(now);
             while self.write_held() {
@@ -309,11 +314,12 @@ impl Host {
         self.connections.is_empty() && self.offloaded.is_empty() && self.half_open.is_empty()
     }
 
-    /// True if nothing is left to send to a peer: every connection in the host is in TIME-WAIT, and none is in
-    /// transition.
+    /// True if nothing is left to send to a peer: every connection in the host is in TIME-WAIT, none is in transition,
+    /// and no datagram waits for a next hop.
     pub fn is_silent(&self) -> bool {
         let waits = |found: &Connection| self.state_of(found) == tcp::State::TimeWait;
         self.half_open.is_empty()
+            && !self.datagrams.are_waiting()
             && self.connections.values().all(waits)
             && self.offloaded.values().all(|found| matches!(found.stage, OffloadStage::With(_)))
     }
@@ -456,7 +462,8 @@ impl Host {
             let offload_at = self.offload_at(connection).filter(|at| *at > now);
             connection.deadline(offload_at)
         });
-        let others = [self.next_probe(), self.solicit_hops_at, self.half_open_at];
+        let solicit_at = self.datagrams.next_solicitation();
+        let others = [self.next_probe(), self.solicit_hops_at, self.half_open_at, solicit_at];
         smoltcp.into_iter().chain(deadlines).chain(others.into_iter().flatten()).min()
     }
 }

@@ -3,7 +3,8 @@
 //! A client (an upper layer on the engine) sends [`Request`]s on one channel and receives [`Notice`]s about its
 //! connections and listeners on another. Data of an offloaded connection are not passed here: they use the chimney.
 //! Data of a connection in the host are, under credits: the client has at most [`SEND_CREDIT_BYTES`] outstanding, the
-//! host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
+//! host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT. Datagrams have credits of their own, and their storage returns
+//! to its owner.
 //!
 //! A net buffer list is posted once and completed once, however often its connection migrates meanwhile.
 //! [`Notice::Sent`] completes it if the host has it at the end,
@@ -33,6 +34,12 @@ pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
 /// received data, at most one receive buffer more
 /// ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)).
 pub const RECEIVE_CREDIT_BYTES: usize = 256 * 1024;
+
+/// Maximum number of datagrams sent by a client ([`Request::SendDatagram`]) without a [`Notice::DatagramSent`].
+pub const DATAGRAMS_SENT_MAX: usize = 256;
+/// Maximum number of datagrams of a port delivered by the host ([`Notice::Datagram`]) without a
+/// [`Request::DatagramConsumed`].
+pub const DATAGRAMS_DELIVERED_MAX: usize = 256;
 
 /// ID of a listener. Unique within a node, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -173,8 +180,35 @@ pub enum Request {
         /// aborted after `idle` times `probes` plus one.
         keep_alive: Option<KeepAlive>,
     },
-    /// Unregister the client: its listeners are closed, its connections are reset in either stack, and it receives no
-    /// further notices.
+    /// Open a UDP port on all addresses of the node. Answered by `DatagramsOpen` or `DatagramsFailed`.
+    OpenDatagrams {
+        /// The port.
+        port: u16,
+    },
+    /// Close a UDP port. Its undelivered datagrams are dropped.
+    CloseDatagrams {
+        /// The port.
+        port: u16,
+    },
+    /// Send a datagram. It is dropped if its port is closed, its addresses have no route, it is longer than the path
+    /// MTU, or the next hop does not answer. Answered by `DatagramSent`.
+    SendDatagram {
+        /// Local address and UDP port, opened by the client.
+        from: SocketAddr,
+        /// Address of the peer.
+        to: SocketAddr,
+        /// Payload.
+        data: alloc::vec::Vec<u8>,
+    },
+    /// Report consumption of a datagram delivered by `Datagram`, and return its storage.
+    DatagramConsumed {
+        /// UDP port that received it.
+        port: u16,
+        /// Storage.
+        data: alloc::vec::Vec<u8>,
+    },
+    /// Unregister the client: its listeners and UDP ports are closed, its connections are reset in either stack, and it
+    /// receives no further notices.
     Unregister,
     /// List listeners and connections by handle.
     List {
@@ -219,6 +253,9 @@ pub enum HostError {
     /// No ephemeral port (49152-65535) is free.
     #[error("TCP: no free ephemeral port (49152-65535)")]
     NoPorts,
+    /// The node has the maximum number of UDP ports.
+    #[error("UDP: too many open ports (limit 256)")]
+    TooManyPorts,
     /// RST from the peer.
     #[error("TCP: connection reset by peer")]
     Reset,
@@ -362,6 +399,33 @@ pub enum Notice {
         handle: OffloadHandle,
         /// Reason; `None`: both FINs were exchanged.
         error: Option<HostError>,
+    },
+    /// The UDP port is open.
+    DatagramsOpen {
+        /// The port.
+        port: u16,
+    },
+    /// The UDP port could not be opened.
+    DatagramsFailed {
+        /// The port.
+        port: u16,
+        /// Reason.
+        error: HostError,
+    },
+    /// Datagram received at a UDP port of the client.
+    Datagram {
+        /// Address of the peer.
+        source: SocketAddr,
+        /// Local address and UDP port.
+        destination: SocketAddr,
+        /// Payload.
+        data: alloc::vec::Vec<u8>,
+    },
+    /// A datagram of the client was sent or dropped, or its next hop does not answer soon; its storage returns to the
+    /// client.
+    DatagramSent {
+        /// Storage.
+        data: alloc::vec::Vec<u8>,
     },
 }
 

@@ -25,6 +25,9 @@ pub(crate) struct SynOptions {
     pub(crate) sack: bool,
 }
 
+/// Bytes of an Ethernet header.
+const ETHERNET_HEADER_BYTES: usize = 14;
+
 /// Bytes of a TCP header without options.
 const TCP_HEADER_BYTES_MIN: usize = 20;
 
@@ -315,6 +318,27 @@ pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Op
     let TcpConst { local_port, remote_port, .. } = tcp.constant;
     let builder = ip.tcp(local_port, remote_port, tcp.delegated.snd_nxt.0, 0);
     write(builder.rst().ack(tcp.delegated.rcv_nxt.0), &[])
+}
+
+/// Builds a UDP datagram, which may not be fragmented.
+pub(crate) fn udp_frame(way: FrameAddresses, ttl: u8, payload: &[u8]) -> Option<Vec<u8>> {
+    let FrameAddresses { macs, from, to } = way;
+    let builder = packet(macs, (from.ip(), to.ip()), ttl)?.udp(from.port(), to.port());
+    let mut frame = Vec::with_capacity(builder.size(payload.len()));
+    builder.write(&mut frame, payload).ok()?;
+    Some(frame)
+}
+
+/// Octets of the IP packet in a frame built by the host.
+pub(crate) fn ip_octets(frame: &[u8]) -> usize {
+    frame.len().saturating_sub(ETHERNET_HEADER_BYTES)
+}
+
+/// Sets the destination Ethernet address of a frame.
+pub(crate) fn set_destination(frame: &mut [u8], mac: MacAddress) {
+    if let Some(field) = frame.first_chunk_mut() {
+        *field = mac.0;
+    }
 }
 
 /// Builds Ethernet and IP headers, each from source to destination.

@@ -13,7 +13,7 @@ const DOCUMENT: &str = "../docs/conformance/iwarp.md";
 const RULES: &str = "tests/data/rules.txt";
 /// Cases of the hostile peer: the name and the rules of each. `tests/hostile` compares the list with the cases.
 const CASES: &str = "../tests/hostile/cases.txt";
-const FILES: [(&str, &str); 39] = [
+const FILES: [(&str, &str); 40] = [
     ("mpa", "src/mpa/tests.rs"),
     ("startup", "src/mpa/startup/tests.rs"),
     ("startup", "src/ndk/tests/startup.rs"),
@@ -53,6 +53,7 @@ const FILES: [(&str, &str); 39] = [
     ("rc", "src/ndk/tests/rc/unreliable.rs"),
     ("datagram", "src/datagram.rs"),
     ("datagrams", "src/rnic/datagrams/tests.rs"),
+    ("node_datagrams", "tests/simulation/node_datagrams.rs"),
 ];
 
 fn read(path: &str) -> String {

@@ -134,6 +134,8 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
         host_stack::host::RETRANSMISSION_MAX,
         host_stack::node::SHUTDOWN_DRAIN_MAX,
         host_stack::socket::AUTO_OFFLOAD_BYTES,
+        host_stack::socket::DATAGRAMS_DELIVERED_MAX,
+        host_stack::socket::DATAGRAMS_SENT_MAX,
         host_stack::socket::RECEIVE_CREDIT_BYTES,
         host_stack::socket::SEND_CREDIT_BYTES,
         host_stack::stream::RECEIVE_QUEUE_BYTES_MAX,

@@ -1,7 +1,6 @@
 //! C programs that connect their own queue pairs on the RoCE device, with the calls of NCCL, Gloo and Mooncake; many
 //! queue pairs between several processes; and a ping-pong without a GID, which RoCE does not support.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -109,22 +108,29 @@ fn calls_of_mooncake() {
     }
 }
 
-// A node has no datagrams; the log names the remedy.
+// The format is the same on a node and on kernel sockets, which the kernel connects.
 #[test]
-fn datagrams_on_a_node_are_refused() {
+fn node_and_kernel_sockets_exchange_datagrams() {
     if lacks(NEEDS) || lacks(&[Need::Tun, Need::Tool("ibv_ud_pingpong")]) {
         return;
     }
-    let (transport, scratch) = (Transport::nodes(), Scratch::new());
-    let log = scratch.file("log");
-    let options = format!("{} --log {}", Device::Roce.options(), log.display());
-    let mut program = transport.start(End::Server, &options, "ibv_ud_pingpong -g 0 -s 1024");
-    let ended = program.wait(LIMIT).map(|status| status.code());
-    program.kill();
-    let (report, log) = (program.report(), fs::read_to_string(log).unwrap_or_default());
-    assert_eq!(ended, Ok(Some(1)), "{report}");
-    assert!(report.contains("Couldn't create QP"), "{report}");
-    assert!(log.contains("datagrams not supported on a node: run without --tap"), "{log}");
+    let (host, line) = (machine(), "ibv_ud_pingpong -g 0 -s 1024 -c");
+    let start = |node: &str, line: &str| {
+        let options = format!("{} {node}", Device::Roce.options());
+        Group::start(&host, under_flue(&options, line))
+    };
+    let node = "--tap tap0 --addr 10.9.0.2/24 --host-addr 10.9.0.1/24";
+    let mut server = start(node, line);
+    let listens = server.wait_for_listener(&host, 18515, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    // GID 0 is the address of the interface with the default route.
+    host.ip("route add default via 10.9.0.2");
+    let mut client = start("", &format!("{line} 127.0.0.1"));
+    let ended = check(&mut client, &["1000 iters"]).and_then(|()| check(&mut server, &[]));
+    client.kill();
+    server.kill();
+    assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    assert!(client.said().contains("GID ::ffff:10.9.0.2"), "{}", client.report());
 }
 
 #[test]

@@ -159,15 +159,6 @@ fn run_row(
     results::note_on(device, &programs, &transport, &seen, begun.elapsed());
 }
 
-/// True if a row of this name runs on nodes; otherwise it is reported.
-fn runs_on_nodes(name: &str) -> bool {
-    let runs = ROWS.iter().find(|row| row.name == name).is_some_and(|row| row.on_nodes);
-    if !runs {
-        println!("skipped: nodes have no datagrams");
-    }
-    runs
-}
-
 /// Tests of rows, on one device and one transport.
 macro_rules! tests {
     ($device:ident on sockets: $($name:ident)*) => {
@@ -178,7 +169,7 @@ macro_rules! tests {
     };
     ($device:ident on nodes: $($name:ident)*) => {
         $(#[test] fn $name() {
-            if runs_on_nodes(stringify!($name)) && !lacks(&[Need::Tun]) {
+            if !lacks(&[Need::Tun]) {
                 let is_in_ci = |when| when == InCi::Both;
                 run_row(stringify!($name), Device::$device, Transport::nodes, is_in_ci);
             }

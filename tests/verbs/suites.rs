@@ -264,6 +264,53 @@ fn mpi_over_ucx() {
     run_mpi(Device::Roce, words, "ring", results::SUITES + 5, "ring and all-to-all");
 }
 
+// One rank on each node. The ranks start each other by the kernel's TCP.
+#[test]
+fn mpi_over_ucx_on_nodes() {
+    if lacks(&[Need::Tun]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let Some(program) = compile_mpi(&scratch, "ring") else { return };
+    let (transport, begun) = (Transport::nodes(), Instant::now());
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe"]);
+    for (rank, end) in [End::Server, End::Client].into_iter().enumerate() {
+        let words =
+            "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca btl ^openib";
+        let capture = scratch.file(&format!("capture-{rank}"));
+        let options = format!(
+            "{} {} --pcap {}",
+            transport.options(end),
+            Device::Roce.options(),
+            capture.display()
+        );
+        let under = under_flue(&options, &program.display().to_string());
+        command.args((rank > 0).then_some(":")).args(["-n", "1"]);
+        command.args(words.split(' ').filter(|_| rank == 0));
+        command.arg(under.get_program()).args(under.get_args());
+    }
+    command.env("UCX_TLS", ucx::TRANSPORTS).env("TMPDIR", scratch.file(""));
+    let mut ran = transport.start_command(End::Server, command);
+    let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
+    let says = "ring and all-to-all of 2 ranks: results correct";
+    assert!(status.success() && ran.said().contains(says), "{}", ran.report());
+    for rank in 0..2 {
+        let captured =
+            fs::metadata(scratch.file(&format!("capture-{rank}"))).map_or(0, |it| it.len());
+        assert!(captured > 2 << 20, "a MiB each way: {captured}");
+    }
+    let programs = Programs {
+        order: results::SUITES + 11,
+        name: "mpi",
+        package: "openmpi-bin",
+        options: "",
+        server: None,
+        client: "mpirun -n 1 flue run ... ring : -n 1 flue run ... ring",
+    };
+    results::note_on(Device::Roce, &programs, &transport, says, begun.elapsed());
+}
+
 // One-sided operations over UCX, which flushes them by a Write without data.
 #[test]
 fn mpi_one_sided_over_ucx() {

@@ -20,8 +20,6 @@ pub(crate) struct Row {
     pub(crate) server_ends: bool,
     /// True if the port is a TCP port of the kernel also on nodes: the programs connect their own queue pairs.
     pub(crate) listens_by_tcp: bool,
-    /// False for programs that need datagrams, which nodes do not have.
-    pub(crate) on_nodes: bool,
     /// Transports tested on the iWARP device in CI; `tests/verbs/run` tests all of them. None: not run on that device.
     pub(crate) iwarp: Option<InCi>,
     /// The same for the RoCE device.
@@ -82,7 +80,6 @@ const fn alone(
         server_texts: &[],
         server_ends: true,
         listens_by_tcp: false,
-        on_nodes: true,
         iwarp: Some(InCi::Sockets),
         roce: Some(InCi::No),
         result: Seen::Text,
@@ -128,11 +125,6 @@ const fn iwarp(row: Row) -> Row {
 /// Row of the RoCE device only: programs that connect their own queue pairs.
 const fn roce(row: Row) -> Row {
     Row { iwarp: None, roce: Some(InCi::Sockets), listens_by_tcp: true, ..row }
-}
-
-/// Row of kernel sockets only: programs that need datagrams.
-const fn sockets(row: Row) -> Row {
-    Row { on_nodes: false, ..row }
 }
 
 /// perftest: both ends with the same options, the client with the address.
@@ -594,8 +586,8 @@ pub(crate) const ROWS: &[Row] = &[
     pingpong!("ibv_rc_pingpong_compared", "ibv_rc_pingpong -g 0 -c"),
     both(pingpong!("ibv_srq_pingpong", "ibv_srq_pingpong -g 0")),
     pingpong!("ibv_srq_pingpong_by_events", "ibv_srq_pingpong -g 0 -e"),
-    sockets(pingpong!("ibv_ud_pingpong", "ibv_ud_pingpong -g 0 -s 1024 -c")),
-    sockets(pingpong!("ibv_ud_pingpong_by_events", "ibv_ud_pingpong -g 0 -s 1024 -e")),
+    both(pingpong!("ibv_ud_pingpong", "ibv_ud_pingpong -g 0 -s 1024 -c")),
+    pingpong!("ibv_ud_pingpong_by_events", "ibv_ud_pingpong -g 0 -s 1024 -e"),
     pingpong!("ibv_uc_pingpong", "ibv_uc_pingpong -g 0 -c"),
     pingpong!("ibv_uc_pingpong_by_events", "ibv_uc_pingpong -g 0 -e"),
     both(connected!(
@@ -628,20 +620,20 @@ pub(crate) const ROWS: &[Row] = &[
         4,
         "us typically"
     )),
-    sockets(connected!(
+    connected!(
         "ib_send_bw_of_datagrams",
         "ib_send_bw -c UD -n 1000",
         "BW average",
         3,
         "MB/s on average"
-    )),
-    sockets(connected!(
+    ),
+    connected!(
         "ib_send_lat_of_datagrams",
         "ib_send_lat -c UD -n 1000 -s 64",
         "t_avg",
         4,
         "us typically"
-    )),
+    ),
     connected!(
         "ib_write_bw_unreliable",
         "ib_write_bw -c UC -n 2000 -s 65536",

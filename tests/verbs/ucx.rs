@@ -1,6 +1,6 @@
-//! UCX on the RoCE device, by transport `rc_verbs`: `ucx_info`, and `ucx_perftest` of the protocol layer and of the
-//! transport layer. Captures of both ends contain the transferred bytes, so that another transport cannot pass. They
-//! contain no datagrams, by which UCX exchanges addresses on kernel sockets.
+//! UCX on the RoCE device, by transports `rc_verbs` and `ud_verbs`: `ucx_info`, and `ucx_perftest` of the protocol layer
+//! and of the transport layer. Captures of both ends contain the transferred bytes, so that another transport cannot
+//! pass. On kernel sockets they contain no datagrams, by which UCX exchanges addresses.
 
 use std::fs;
 use std::time::Instant;
@@ -17,14 +17,17 @@ use crate::test_bed::{Device, End, LIMIT, Transport};
 /// TCP port of `ucx_perftest`.
 const PORT: u16 = 13337;
 
-/// Transports on kernel sockets: UCX exchanges addresses by datagrams.
+/// Transports: UCX exchanges addresses by datagrams.
 pub(crate) const TRANSPORTS: &str = "rc_v,ud_v,self";
-/// Transports on nodes, which have no datagrams: UCX exchanges addresses by `tcp`.
-const NODE_TRANSPORTS: &str = "rc_verbs,tcp,self";
+/// Other selections, for one operation each: `rc_v` includes datagrams for addresses, and the last one has no
+/// connections.
+const OTHER_TRANSPORTS: [&str; 2] = ["rc_v,tcp,self", "ud_v,self"];
 
-/// Release whose UCX (1.13) exchanges addresses by `ud_verbs` only: its auxiliary transport must have asynchronous
-/// callbacks. On nodes the transport layer runs there, with addresses that the program exchanges.
-const NEEDS_DATAGRAMS: &str = "bookworm";
+/// Release whose package of UCX (1.13) does not contain MPI.
+const WITHOUT_MPI: &str = "bookworm";
+
+/// Place of [`OTHER_TRANSPORTS`] in the table, after `io_demo` and the default transports.
+const OTHERS: usize = 17;
 
 /// Server and client of `io_demo`, which validate the data. Newer packages do not contain it.
 const IO_DEMO: &str =
@@ -70,11 +73,14 @@ fn lacks_ucx() -> bool {
     lacks(NEEDS) || lacks(&[Need::Tool("ucx_perftest")])
 }
 
+/// Option of `ucx_perftest`. With MPI it otherwise starts in MPI.
+fn mode() -> &'static str {
+    if releases::codename() == WITHOUT_MPI { "" } else { "-P 0 " }
+}
+
 fn transfer(transport: &Transport, transports: &str, order: usize, (operation, octets): Operation) {
     let (scratch, begun) = (Scratch::new(), Instant::now());
-    // Newer packages contain MPI, in which ucx_perftest otherwise starts.
-    let mode = if releases::codename() == NEEDS_DATAGRAMS { "" } else { "-P 0 " };
-    let line = format!("env UCX_TLS={transports} ucx_perftest {mode}{operation}");
+    let line = format!("env UCX_TLS={transports} ucx_perftest {}{operation}", mode());
     let capture = |end: End| scratch.file(&format!("{end:?}"));
     let start = |end, line: &str| {
         let options = format!("{} --pcap {}", Device::Roce.options(), capture(end).display());
@@ -89,7 +95,8 @@ fn transfer(transport: &Transport, transports: &str, order: usize, (operation, o
     client.kill();
     server.kill();
     assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
-    for end in [End::Server, End::Client] {
+    let is_captured = transports.contains("rc") || matches!(transport, Transport::Nodes(_));
+    for end in [End::Server, End::Client].into_iter().filter(|_| is_captured) {
         let captured = fs::metadata(capture(end)).map_or(0, |file| file.len());
         assert!(
             captured > octets,
@@ -176,14 +183,21 @@ fn default_transports() {
         println!("skipped: long test, run by tests/verbs/run");
         return;
     }
-    let mode = if releases::codename() == NEEDS_DATAGRAMS { "" } else { "-P 0 " };
-    let line = format!("ucx_perftest {mode}-t tag_lat -s 8 -n 100 -w 10");
+    let line = format!("ucx_perftest {}-t tag_lat -s 8 -n 100 -w 10", mode());
     let client_line = format!("{line} 127.0.0.1");
-    for (device, seen) in [
+    let has_tun = !lacks(&[Need::Tun]);
+    let transports = [Transport::sockets as fn() -> Transport, Transport::nodes];
+    let devices = [
         (Device::Iwarp, "by TCP, without the device"),
         (Device::Roce, "by the transports of its choice"),
-    ] {
-        let (transport, begun) = (Transport::sockets(), Instant::now());
+    ];
+    let all =
+        devices.into_iter().flat_map(|device| transports.map(|transport| (device, transport)));
+    for ((device, seen), transport) in all {
+        let (transport, begun) = (transport(), Instant::now());
+        if matches!(transport, Transport::Nodes(_)) && !has_tun {
+            continue;
+        }
         let mut server = transport.start(End::Server, device.options(), &line);
         let listens = server.wait_for_listener(transport.host(), PORT, LIMIT);
         assert_eq!(listens, Ok(()), "{}", server.report());
@@ -207,32 +221,29 @@ fn default_transports() {
     }
 }
 
-fn transfer_all(transport: fn() -> Transport, transports: &str) {
+fn transfer_all(transport: fn() -> Transport) {
     let is_long = results::are_enabled();
-    let has_protocols = transports == TRANSPORTS || releases::codename() != NEEDS_DATAGRAMS;
-    let sets = [
-        (IN_CI, true),
-        (TRANSPORT, is_long),
-        (PROTOCOLS_IN_CI, has_protocols),
-        (PROTOCOLS, is_long && has_protocols),
-    ];
+    let sets = [(IN_CI, true), (TRANSPORT, is_long), (PROTOCOLS_IN_CI, true), (PROTOCOLS, is_long)];
     let all =
         sets.iter().flat_map(|(operations, runs)| operations.iter().map(move |it| (*it, *runs)));
     for (order, (operation, _)) in all.enumerate().filter(|(_, (_, runs))| *runs) {
-        transfer(&transport(), transports, order, operation);
+        transfer(&transport(), TRANSPORTS, order, operation);
+    }
+    for (order, transports) in OTHER_TRANSPORTS.into_iter().enumerate().filter(|_| is_long) {
+        transfer(&transport(), transports, OTHERS + order, PROTOCOLS_IN_CI[0]);
     }
 }
 
 #[test]
 fn ucx_perftest_on_sockets() {
     if !lacks_ucx() {
-        transfer_all(Transport::sockets, TRANSPORTS);
+        transfer_all(Transport::sockets);
     }
 }
 
 #[test]
 fn ucx_perftest_on_nodes() {
     if !lacks_ucx() && !lacks(&[Need::Tun]) {
-        transfer_all(Transport::nodes, NODE_TRANSPORTS);
+        transfer_all(Transport::nodes);
     }
 }

@@ -301,6 +301,12 @@ pub struct HostStats {
     pub cookies_accepted: u64,
     /// SYNs dropped because their connection exists.
     pub duplicate_syns: u64,
+    /// Datagrams delivered to clients.
+    pub datagrams_in: u64,
+    /// Datagrams of clients that were sent, or wait for the Ethernet address of the next hop.
+    pub datagrams_out: u64,
+    /// Datagrams of clients that were dropped: no route, longer than the path MTU, or the next hop does not answer.
+    pub datagrams_out_dropped: u64,
     /// Connections opened by this node.
     pub active_opens: u64,
     /// Connections accepted.

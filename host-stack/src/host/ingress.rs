@@ -75,7 +75,10 @@ impl Host {
             }
         };
         match verdict {
-            Verdict::Process => self.process(now, frame),
+            Verdict::Process => {
+                self.process(now, frame);
+                self.deliver_datagrams();
+            }
             Verdict::ProcessWith(window, tcp_at) => {
                 wire::set_window(&mut frame, tcp_at, window);
                 self.process(now, frame);

@@ -1,4 +1,4 @@
-//! Neighbor discovery for connections in the handshake.
+//! Neighbor discovery for connections in the handshake, and solicitations of other modules.
 //!
 //! smoltcp sends one solicitation per second for all sockets together, and the first socket in its set uses it. While
 //! one connection solicits a neighbor that does not exist, no other is resolved. So the host solicits for each
@@ -53,7 +53,7 @@ impl Host {
         true
     }
 
-    fn solicit_from(&mut self, now: Instant, source: IpAddr, next_hop: IpAddr) {
+    pub(super) fn solicit_from(&mut self, now: Instant, source: IpAddr, next_hop: IpAddr) {
         if let Some(frame) = dad::solicitation(self.config.mac, source, next_hop) {
             self.device.sent.push_back(frame);
             self.pass_sent_frames(now);

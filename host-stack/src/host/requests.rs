@@ -94,6 +94,18 @@ impl Host {
                 self.shards[client.shard].keep_alive(client.tag, keep_alive);
                 self.configure_all(|of| of == client);
             }
+            Request::OpenDatagrams { port } => {
+                let notice = match self.open_datagrams(client, port) {
+                    Ok(()) => Notice::DatagramsOpen { port },
+                    Err(error) => Notice::DatagramsFailed { port, error },
+                };
+                self.notify(client, notice);
+            }
+            Request::CloseDatagrams { port } => self.close_datagrams(client, port),
+            Request::SendDatagram { from, to, data } => {
+                self.send_datagram(now, client, (from, to), data);
+            }
+            Request::DatagramConsumed { port, data } => self.consumed_datagram(client, port, data),
             Request::Unregister => self.unregister(client),
             // The requester may have exited; then the reply is dropped.
             Request::List { only, reply } => drop(reply.try_send(self.list(only))),
@@ -115,6 +127,10 @@ impl Host {
             | Request::Shutdown { .. }
             | Request::Abort { .. }
             | Request::KeepAlive { .. }
+            | Request::OpenDatagrams { .. }
+            | Request::CloseDatagrams { .. }
+            | Request::SendDatagram { .. }
+            | Request::DatagramConsumed { .. }
             | Request::Unregister => self.shards[client.shard].client(client.tag).is_some(),
         }
     }
@@ -129,6 +145,7 @@ impl Host {
         self.listeners.retain(|_, listener| listener.client_id() != client);
         self.reset_orphans();
         self.ports.release_client(client);
+        self.close_datagrams_of(client);
         let own = self.connections.iter().filter(|(_, found)| found.client_id() == client);
         let own = own.filter(|(_, found)| found.stage != Stage::Lingering);
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {

@@ -4,6 +4,7 @@ mod bench;
 mod closed;
 mod closed_window;
 mod conformance;
+mod datagrams;
 mod ecn;
 mod half_open;
 mod in_host;

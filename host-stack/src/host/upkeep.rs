@@ -200,6 +200,7 @@ impl Host {
         if self.config.gateways.contains(&address) {
             self.gateway_macs.insert(address, mac);
         }
+        self.confirm_hop(now, address, mac);
         self.move_half_open(address, mac);
         for connection in self.connections.values_mut() {
             if self.config.reply_hop(connection.tuple.remote().ip()) == address {

@@ -198,6 +198,10 @@ impl Passive for Core {
 
     fn settle(&mut self, now: Instant) -> bool {
         let polled = self.clients.poll(now, self.engine.connections());
+        if self.host.as_ref().is_some_and(Host::has_input) {
+            // The loop executes requests, such as datagrams, and the caller may not run it again.
+            self.engine.doorbell().ring();
+        }
         self.engine.flush(now, &mut self.clients) || polled
     }
 

@@ -104,6 +104,11 @@ impl Streams {
                 }
                 return;
             }
+            // Streams have no datagrams.
+            Notice::DatagramsOpen { .. }
+            | Notice::DatagramsFailed { .. }
+            | Notice::Datagram { .. }
+            | Notice::DatagramSent { .. } => return,
         };
         self.push(now, connections, handle);
     }

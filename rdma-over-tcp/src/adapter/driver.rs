@@ -175,13 +175,13 @@ pub trait Driver: Send + Sync {
     }
 
     /// Opens the port of a queue pair number for datagrams ([`QpService::Ud`](crate::rnic::QpService)). The port is
-    /// that of the number's low 16 bits. A repeated call has no effect.
+    /// that of the number's low 16 bits. A repeated call has no effect. [`Rnic::close_datagrams`] closes it.
     ///
     /// # Errors
-    /// Unsupported: the transport has no datagrams. AddrInUse: another process has the port; or another error of the
-    /// socket.
+    /// Unsupported: the transport has no datagrams. AddrInUse: another process, or another client of the node, has the
+    /// port; or another error of the socket.
     fn open_datagrams(&self, _port: u16) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "node: datagrams not supported"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "transport without datagrams"))
     }
 
     /// Makes the next listener at this address use a listening socket that the process inherited.

@@ -5,7 +5,7 @@ use std::{io, sync::OnceLock};
 
 use host_stack::{
     node::{Node, NodeConfig, WaitError},
-    socket::{ConnectionRow, Request},
+    socket::{ConnectionRow, HostError, Request},
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -22,6 +22,9 @@ use crate::{
     rnic::{Config, Rnic, Urgency},
     transport::NodeRnic,
 };
+
+/// Time limit of the host stack's answer to a request for a UDP port.
+const OPEN_DATAGRAMS_MAX: Duration = Duration::from_secs(5);
 
 /// Starts a node on `link` with an adapter as its first client, and opens that adapter. The node runs until the last
 /// handle of either is dropped.
@@ -163,6 +166,8 @@ impl Driver for Node<NodeRnic> {
     }
 
     fn finish(&self, timeout: Duration) {
+        // Completed requests of datagrams are sent, before the frames of the last connections.
+        let _ = self.wait(Some(timeout), |core, _, _| core.are_datagrams_sent().then_some(()));
         // Remaining connections are reset.
         let _ = Self::linger(self, timeout);
         self.with_engine(|engine, _| engine.sync());
@@ -174,5 +179,14 @@ impl Driver for Node<NodeRnic> {
 
     fn is_exclusive(&self) -> bool {
         true
+    }
+
+    fn open_datagrams(&self, port: u16) -> io::Result<()> {
+        self.with(|core, _, _| core.open_datagrams(port));
+        let opened = self.wait(Some(OPEN_DATAGRAMS_MAX), |core, _, _| core.datagrams_answer(port));
+        opened.map_err(io::Error::other)?.map_err(|error| match error {
+            HostError::AddressInUse => io::Error::new(io::ErrorKind::AddrInUse, error),
+            error => io::Error::other(error),
+        })
     }
 }

@@ -4,9 +4,12 @@
 //! not advance between two polls.
 
 use alloc::{sync::Arc, vec::Vec};
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    io,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use offload_engine::{
@@ -37,6 +40,13 @@ impl Driver for SharedAdapter {
         self.is_called.store(true, Ordering::Relaxed);
         let now = *locked(&self.now);
         work(locked(&self.core).rnic(), now);
+    }
+
+    /// The host stack answers in a later poll. Until then, and after a failure, datagrams are lost.
+    fn open_datagrams(&self, port: u16) -> io::Result<()> {
+        self.is_called.store(true, Ordering::Relaxed);
+        locked(&self.core).open_datagrams(port);
+        Ok(())
     }
 }
 

@@ -123,8 +123,10 @@ impl Rnic {
         datagram: &[u8],
     ) -> Option<()> {
         let (header, payload) = DatagramHeader::parse(datagram)?;
-        let is_of_ports =
-            header.destination as u16 == port && header.source as u16 == source.port();
+        // A number without a port is that of no queue pair.
+        let is_of_ports = header.destination as u16 == port
+            && header.source as u16 == source.port()
+            && source.port() != 0;
         let objects = &mut self.objects;
         let id = *objects.datagrams.numbers.get(&header.destination).filter(|_| is_of_ports)?;
         let qp = objects.qps.get(id).filter(|qp| qp.state != QpState::Error)?;

@@ -167,6 +167,11 @@ pub(crate) enum Command {
         /// Stream.
         stream: StreamId,
     },
+    /// Closes the socket for datagrams at a port. Datagrams received and not delivered are dropped.
+    CloseDatagrams {
+        /// The port.
+        port: u16,
+    },
 }
 
 /// Local address that the transport reserves for the adapter: of a stream that it has opened, a listener, or a shared

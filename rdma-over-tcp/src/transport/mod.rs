@@ -1,7 +1,8 @@
 //! Transports: carriers of the byte streams below MPA.
 //!
 //! [`SocketRnic`] uses kernel sockets (`sockets`). With the feature `node`, `NodeRnic` uses the connections of a node:
-//! owned by the offload target (`offloaded`) or by the host stack (`host`), or local to the adapter (`looped`).
+//! owned by the offload target (`offloaded`) or by the host stack (`host`), or local to the adapter (`looped`). Its
+//! datagrams use UDP ports of the host stack (`node_datagrams`).
 
 mod buffers;
 #[cfg(feature = "node")]
@@ -10,6 +11,8 @@ mod host;
 mod looped;
 #[cfg(feature = "node")]
 mod node;
+#[cfg(feature = "node")]
+mod node_datagrams;
 #[cfg(feature = "node")]
 mod offloaded;
 mod sockets;

@@ -27,6 +27,7 @@ use super::{
     buffers::Spare,
     host::{HostIo, HostStream},
     looped::LoopbackConnections,
+    node_datagrams::NodeDatagrams,
     offloaded::Io,
 };
 use crate::rnic::{
@@ -78,6 +79,7 @@ pub struct NodeRnic {
     keeps_endpoints: bool,
     /// Connections of the adapter to itself.
     loops: LoopbackConnections,
+    datagrams: NodeDatagrams,
     spare: Spare,
 }
 
@@ -92,6 +94,7 @@ impl NodeRnic {
         let keeps_endpoints = config.exclusive_endpoints;
         Self {
             rnic: Rnic::new(config, Box::new(move || StreamId(names.allocate())), wake),
+            datagrams: NodeDatagrams::new(port.clone()),
             port,
             listeners: HashMap::new(),
             names: HashMap::new(),
@@ -108,6 +111,22 @@ impl NodeRnic {
     /// Returns the adapter.
     pub const fn rnic(&mut self) -> &mut Rnic {
         &mut self.rnic
+    }
+
+    /// Requests the UDP port of a queue pair number. [`NodeRnic::datagrams_answer`] has the answer.
+    pub(crate) fn open_datagrams(&mut self, port: u16) {
+        self.rnic.keep_datagrams(port);
+        self.datagrams.open(port);
+    }
+
+    /// True if the host stack has sent all datagrams.
+    pub(crate) const fn are_datagrams_sent(&self) -> bool {
+        self.datagrams.are_sent()
+    }
+
+    /// Returns the answer to a request for a UDP port; `None`: not answered.
+    pub(crate) fn datagrams_answer(&mut self, port: u16) -> Option<Result<(), HostError>> {
+        self.datagrams.answer(port)
     }
 
     fn execute(&mut self, now: Instant, command: Command) {
@@ -169,6 +188,7 @@ impl NodeRnic {
                 return loops.abort(now, stream, rnic, spare);
             }
             Command::Abort { stream } => Request::Abort { handle: OffloadHandle(stream.0) },
+            Command::CloseDatagrams { port } => return self.datagrams.close(port),
         };
         self.port.request(request);
     }
@@ -265,6 +285,18 @@ impl NodeRnic {
                 if let Some(id) = self.endpoints.remove(&endpoint) {
                     self.endpoint_names.remove(&id);
                     self.rnic.handle_bind_failed(id, connect_error(error));
+                }
+            }
+            Notice::DatagramsOpen { port } => self.datagrams.opened(port, Ok(())),
+            Notice::DatagramsFailed { port, error } => self.datagrams.opened(port, Err(error)),
+            Notice::Datagram { source, destination, data } => {
+                let port = destination.port();
+                self.rnic.handle_datagram(port, source, destination.ip(), &data);
+                self.port.request(Request::DatagramConsumed { port, data });
+            }
+            Notice::DatagramSent { data } => {
+                if self.datagrams.sent(data) {
+                    self.rnic.handle_datagram_room();
                 }
             }
         }
@@ -460,6 +492,7 @@ impl NodeClient for NodeRnic {
             worked = true;
             self.handle_notice(now, connections, notice);
         }
+        // Includes the end of received datagrams.
         worked |= self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
@@ -480,6 +513,10 @@ impl NodeClient for NodeRnic {
         if self.loops.has_work() {
             let Self { loops, rnic, spare, .. } = self;
             worked |= loops.run(now, rnic, spare);
+        }
+        if self.rnic.has_datagrams() {
+            worked = true;
+            self.rnic.transmit_datagrams(&mut self.datagrams);
         }
         worked
     }

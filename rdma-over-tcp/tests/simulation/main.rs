@@ -16,6 +16,7 @@ mod foreign;
 mod loopback;
 mod matrix;
 mod moves;
+mod node_datagrams;
 mod plan;
 mod random_calls;
 mod raw;

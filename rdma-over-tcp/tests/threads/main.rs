@@ -5,6 +5,7 @@
 //! the engine and back, and a missing memory order would be a data race.
 #![cfg(not(loom))]
 
+mod datagrams;
 mod end;
 #[path = "../../../host-stack/tests/threads/link.rs"]
 mod link;

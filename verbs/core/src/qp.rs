@@ -203,7 +203,10 @@ impl Qp {
         });
         let id = created.inspect_err(|_| {
             if let Some(number) = number {
-                rendezvous::release_number(device, number);
+                let has_datagrams = kind == QpKind::Ud;
+                device.with(|core, _| {
+                    rendezvous::release_number(device, number, has_datagrams, core);
+                });
             }
         })?;
         let recorded = Mutex::new(IbvQpState::Init);
@@ -386,7 +389,7 @@ impl Qp {
             match &self.endpoint {
                 Some(endpoint) => rendezvous::remove(endpoint, core),
                 None if is_numbered(self.device, self.attributes.owner) => {
-                    rendezvous::release_number(self.device, self.number);
+                    rendezvous::release_number(self.device, self.number, false, core);
                 }
                 None => {}
             }

@@ -483,7 +483,9 @@ impl Bench {
                     let local = SocketAddr::new(local.ip(), port);
                     self.nodes[node].access().lock().handle_bound(endpoint, local);
                 }
-                Command::Abort { .. } | Command::Release { .. } => {}
+                Command::Abort { .. }
+                | Command::Release { .. }
+                | Command::CloseDatagrams { .. } => {}
             }
         }
         worked

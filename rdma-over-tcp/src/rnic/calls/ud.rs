@@ -12,6 +12,7 @@ use crate::rnic::{
         wr::{Data, SendWord, WqeKind, WrFlags},
     },
     status::VerbError,
+    transport::Command,
 };
 
 impl Rnic {
@@ -33,6 +34,18 @@ impl Rnic {
         self.ud_attributes(id)?.payload_max = payload_max;
         self.objects.datagrams.numbers.insert(number, id);
         Ok(())
+    }
+
+    /// Closes the port of queue pairs of [`QpService::Ud`](crate::rnic::QpService) that
+    /// [`Driver::open_datagrams`](crate::adapter::Driver::open_datagrams) has opened. Call it after the last of them
+    /// was closed.
+    pub fn close_datagrams(&mut self, port: u16) {
+        self.commands.push_back(Command::CloseDatagrams { port });
+    }
+
+    /// Cancels the close of a port that the transport has not executed.
+    pub(crate) fn keep_datagrams(&mut self, port: u16) {
+        self.commands.retain(|command| *command != Command::CloseDatagrams { port });
     }
 
     /// Sets the key that datagrams to a queue pair of [`QpService::Ud`](crate::rnic::QpService) must contain, in any

@@ -178,6 +178,13 @@ impl DatagramSockets {
         Some(!is_drained && !core::mem::replace(&mut socket.is_ready, true))
     }
 
+    /// Closes the socket of a port.
+    pub(super) fn close_port(&mut self, port: u16) {
+        if let Some(socket) = self.sockets.remove(&port) {
+            self.ports.remove(&socket.name);
+        }
+    }
+
     /// Closes all sockets.
     pub(super) fn close(&mut self) {
         self.sockets.clear();

@@ -89,6 +89,11 @@ impl Endpoint {
         self.number
     }
 
+    /// Returns true if its requests are datagrams.
+    pub(super) fn has_datagrams(&self) -> bool {
+        self.kind == QpKind::Ud
+    }
+
     /// Returns true in states in which requests can be posted.
     #[inline]
     pub(crate) fn accepts_sends(&self) -> bool {

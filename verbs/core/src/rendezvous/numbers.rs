@@ -17,6 +17,8 @@ struct Port {
     next: usize,
     /// True if the port also receives datagrams.
     has_datagrams: bool,
+    /// Numbers in use that need them.
+    datagram_qps: usize,
 }
 
 /// Numbers of all ports.
@@ -32,7 +34,7 @@ impl QpNumbers {
     /// Adds a port on which the process listens.
     pub(super) fn add(&mut self, port: u16) {
         let used = [false; QPS_PER_PORT];
-        self.0.push(Port { port, used, next: 0, has_datagrams: false });
+        self.0.push(Port { port, used, next: 0, has_datagrams: false, datagram_qps: 0 });
     }
 
     /// Returns true if the process listens on a port.
@@ -54,7 +56,8 @@ impl QpNumbers {
     /// Allocates a number, of a port that receives datagrams if they are needed; `None`: all are in use.
     pub(super) fn allocate(&mut self, needs_datagrams: bool) -> Option<u32> {
         let ports = self.0.iter_mut().filter(|it| it.has_datagrams || !needs_datagrams);
-        ports.into_iter().find_map(|Port { port, used, next, has_datagrams: _ }| {
+        ports.into_iter().find_map(|of| {
+            let Port { port, used, next, has_datagrams: _, datagram_qps } = of;
             let number = |index: usize| (index as u32) << 16 | u32::from(*port);
             let indexes = (0..QPS_PER_PORT).map(|step| (*next + step) % QPS_PER_PORT);
             let is_free = |index: &usize| !used[*index] && number(*index) != MULTICAST_QPN;
@@ -62,16 +65,24 @@ impl QpNumbers {
             used[index] = true;
             let found = number(index);
             *next = index + 1;
+            *datagram_qps += usize::from(needs_datagrams);
             Some(found)
         })
     }
 
-    /// Releases a number.
-    pub(super) fn release(&mut self, number: u32) {
-        let of = self.0.iter_mut().find(|it| it.port == port(number));
-        if let Some(used) = of.and_then(|of| of.used.get_mut((number >> 16) as usize)) {
-            *used = false;
+    /// Releases a number, of which `needed_datagrams` was requested. Returns true if its port needs no datagrams any
+    /// longer; it then receives none.
+    pub(super) fn release(&mut self, number: u32, needed_datagrams: bool) -> bool {
+        let Some(of) = self.0.iter_mut().find(|it| it.port == port(number)) else { return false };
+        let used = of.used.get_mut((number >> 16) as usize);
+        let was_used = used.is_some_and(core::mem::take);
+        if !was_used || !needed_datagrams {
+            return false;
         }
+        of.datagram_qps -= 1;
+        let is_last = of.datagram_qps == 0;
+        of.has_datagrams &= !is_last;
+        is_last
     }
 }
 
@@ -88,7 +99,7 @@ mod tests {
             (numbers.allocate(false), numbers.allocate(false)),
             (Some(4000), Some(0x1_0000 + 4000))
         );
-        numbers.release(4000);
+        assert!(!numbers.release(4000, false));
         for index in 2..256 {
             assert_eq!(numbers.allocate(false), Some(index << 16 | 4000));
         }
@@ -96,9 +107,9 @@ mod tests {
         assert_eq!(numbers.allocate(false), None);
         numbers.add(4001);
         assert_eq!(numbers.allocate(false).map(port), Some(4001));
-        numbers.release(0x7_0000 + 4000);
+        numbers.release(0x7_0000 + 4000, false);
         assert_eq!(numbers.allocate(false), Some(0x7_0000 + 4000));
-        numbers.release(0x7_0000 + 5000);
+        numbers.release(0x7_0000 + 5000, false);
     }
 
     #[test]
@@ -111,6 +122,22 @@ mod tests {
         numbers.add_datagrams(4001);
         assert_eq!(numbers.without_datagrams(), [4000]);
         assert_eq!((numbers.allocate(true), numbers.allocate(false)), (Some(4001), Some(4000)));
+    }
+
+    // A connection's queue pair at the same port does not count.
+    #[test]
+    fn last_number_with_datagrams_ends_those_of_its_port() {
+        let mut numbers = QpNumbers::default();
+        numbers.add(4000);
+        numbers.add_datagrams(4000);
+        let [first, second] = [true, true].map(|needs| numbers.allocate(needs).unwrap());
+        let connected = numbers.allocate(false).unwrap();
+        assert!(!numbers.release(first, true));
+        assert!(!numbers.release(first, true), "released before");
+        assert!(!numbers.release(connected, false));
+        assert!(numbers.without_datagrams().is_empty());
+        assert!(numbers.release(second, true));
+        assert_eq!((numbers.without_datagrams(), numbers.allocate(true)), (vec![4000], None));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rdma_over_tcp::{
 use super::{
     endpoint::{Endpoint, Offer},
     held::HeldRequests,
-    numbers::QpNumbers,
+    numbers::{QpNumbers, port},
     private_data::{Malformed, QpDescription, Refusal},
     request::{Request, close, refuse},
 };
@@ -104,9 +104,7 @@ fn open_datagrams(device: &'static Device, ports: &[u16]) -> Result<bool, Errno>
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                tracing::error!(
-                    "ibv_create_qp of type UD: datagrams not supported on a node: run without --tap"
-                );
+                tracing::error!("ibv_create_qp of type UD: transport without datagrams");
                 return Err(Errno::OPNOTSUPP);
             }
             Err(error) => {
@@ -118,9 +116,11 @@ fn open_datagrams(device: &'static Device, ports: &[u16]) -> Result<bool, Errno>
     Ok(false)
 }
 
-/// Releases the number of a queue pair that was not added.
-pub(crate) fn release_number(device: &Device, number: u32) {
-    lock(&of(device).state).numbers.release(number);
+/// Releases the number of a queue pair that was not added, with the value of [`allocate_number`].
+pub(crate) fn release_number(device: &Device, number: u32, needs_datagrams: bool, core: &mut Rnic) {
+    if lock(&of(device).state).numbers.release(number, needs_datagrams) {
+        core.close_datagrams(port(number));
+    }
 }
 
 /// Adds a queue pair under its number.
@@ -152,13 +152,13 @@ pub(crate) fn modify(endpoint: &Arc<Endpoint>, change: &IbvQpChange) -> Result<I
 /// Removes a queue pair that is destroyed, and releases its number.
 pub(crate) fn remove(endpoint: &Endpoint, core: &mut Rnic) {
     endpoint.end(core);
-    let number = endpoint.number();
+    let (device, number) = (endpoint.device(), endpoint.number());
     let held = {
-        let mut state = lock(&of(endpoint.device()).state);
+        let mut state = lock(&of(device).state);
         state.endpoints.remove(&number);
-        state.numbers.release(number);
         state.held.take(number)
     };
+    release_number(device, number, endpoint.has_datagrams(), core);
     if let Some(held) = held {
         refuse(core, &held, Refusal::Unknown);
     }

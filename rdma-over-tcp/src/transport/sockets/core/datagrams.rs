@@ -12,6 +12,7 @@ impl SocketRnic {
     /// # Errors
     /// Those of the socket: AddrInUse if another process has the port.
     pub(crate) fn open_datagrams(&mut self, port: u16) -> io::Result<()> {
+        self.rnic.keep_datagrams(port);
         if self.datagrams.has(port) {
             return Ok(());
         }

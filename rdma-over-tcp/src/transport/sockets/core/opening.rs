@@ -91,6 +91,7 @@ impl SocketRnic {
             }
             // The kernel keeps the address of a connection as long as required.
             Command::Release { reservation: Reservation::Stream(_) } => {}
+            Command::CloseDatagrams { port } => self.datagrams.close_port(port),
             Command::Abort { stream } => {
                 if let Some(removed) = self.remove(stream) {
                     removed.reset_on_close();
