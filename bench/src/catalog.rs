@@ -15,6 +15,8 @@ const QUICK_SIZES_BYTES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 const CONNECTIONS: [u32; 4] = [1, 10, 100, 1_000];
 /// TAP queues of the chart.
 const QUEUES: [u32; 2] = [1, 2];
+/// CPU on which the absolute goals were set; relative goals compare peers on the CPU of the run.
+pub(super) const GOALS_CPU: &str = "set on 2 CPUs of a virtual machine, Intel Xeon";
 /// Size of a small message, bytes.
 const SMALL_BYTES: u64 = 64;
 /// Connections established concurrently.
@@ -530,7 +532,7 @@ fn perftest_on(name: &str, program: &'static str, size_bytes: u64, on_nodes: boo
 /// Returns groups of unmodified programs under `flue run`, each on a node of its own, compared with kernel sockets.
 fn programs_on_nodes() -> Vec<Group> {
     use Bound::{AtLeast, AtMost};
-    const PLACES: [(&str, bool); 2] = [("flue on nodes", true), ("flue on kernel sockets", false)];
+    const PLACES: [(&str, bool); 2] = [("nodes", true), ("kernel sockets", false)];
     let perftest = |program, size| {
         PLACES.map(|(name, on_nodes)| perftest_on(name, program, size, on_nodes)).to_vec()
     };

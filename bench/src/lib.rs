@@ -307,6 +307,9 @@ fn show_setup(report: &Report, console: &mut Console<'_>) {
 fn show_results(report: &Report, console: &mut Console<'_>) {
     if report.contests.iter().any(|contest| contest.is_row) {
         console.print(format_args!("\n{}", text::rows(report)));
+        if let Some(note) = text::cpu_of_goals(report) {
+            console.print(format_args!("\n{note}"));
+        }
         console.print("medians of the rounds; ratio: median of flue divided by that of the peer");
     }
     for (panel, title) in page::PANELS {

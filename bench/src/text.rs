@@ -6,7 +6,9 @@ use flue_report::{
 };
 
 use super::{
+    catalog::GOALS_CPU,
     contest::{Bound, Metric, Panel},
+    machine::Machine,
     outcome::{Contest, Line, Report},
     stats::Summary,
 };
@@ -69,6 +71,17 @@ pub(super) fn rows(report: &Report) -> Table {
     table
 }
 
+/// Returns the CPU of the absolute goals, and that of the run, if there are such goals.
+pub(super) fn cpu_of_goals(report: &Report) -> Option<String> {
+    let bounds = |line: &Line| line.goal.into_iter().chain(line.stretch);
+    let is_absolute = report.lines().any(|(_, line)| bounds(line).any(Bound::is_absolute));
+    let Machine { cpu_model, cores, .. } = &report.machine;
+    let count = cell(cores.map(|cores| cores.to_string()));
+    let model = cell(cpu_model.clone());
+    is_absolute
+        .then(|| format!("Goals without a peer: {GOALS_CPU}.\nThis run: {count} CPUs, {model}."))
+}
+
 /// Adds the stretch goal of a line.
 fn stretch(table: &mut Table, line: Option<&Line>) {
     let Some((line, bound)) = line.and_then(|line| Some((line, line.stretch?))) else { return };
@@ -76,9 +89,13 @@ fn stretch(table: &mut Table, line: Option<&Line>) {
     table.row(["    stretch".into(), bound, String::new(), verdict.into()]);
 }
 
-/// Formats a bound and its verdict.
+/// Formats a bound and its verdict. The unit of an absolute bound is in the column before.
 fn judged(line: &Line, bound: Option<Bound>, met: Option<bool>) -> String {
-    bound.map_or_else(String::new, |it| format!("{} {}", it.shown(line.metric), verdict(met)))
+    bound.map_or_else(String::new, |it| {
+        let shown = it.shown(line.metric);
+        let shown = if it.is_absolute() { shown.trim_end_matches(line.unit) } else { &shown };
+        format!("{} {}", shown.trim_end(), verdict(met))
+    })
 }
 
 /// Returns the table of a chart: one line per point, one column per contestant.
@@ -204,6 +221,18 @@ mod tests {
         assert!(lines.lines().any(|line| line.starts_with("  libfabric") && line.contains('≥')));
         assert!(lines.lines().any(|line| line.starts_with("    stretch") && line.contains('≤')));
         assert!(lines.lines().any(|line| line.trim() == "writev 0.400"), "{lines}");
+    }
+
+    #[test]
+    fn absolute_goals_name_their_cpu() {
+        let mut report = report("not installed");
+        let note = cpu_of_goals(&report).unwrap();
+        assert!(note.contains(GOALS_CPU) && note.contains("This run:"), "{note}");
+        assert!(note.lines().all(|line| line.chars().count() <= 80), "{note}");
+        for line in report.contests.iter_mut().flat_map(|contest| &mut contest.lines) {
+            (line.goal, line.stretch) = (None, None);
+        }
+        assert_eq!(cpu_of_goals(&report), None);
     }
 
     #[test]

@@ -161,8 +161,8 @@ fn check_text(text: &str) {
 fn page_is_well_formed_and_self_contained() {
     let page = html(&report("plain words"));
     let elements = elements(&page);
-    // Goals; three sizes, twice each; seven latencies; CPU time; connections, queues. Each in two widths.
-    assert_eq!(elements["svg"], 2 * (1 + 6 + 7 + 1 + 2));
+    // Goals; three sizes, twice each; nine latencies; CPU time; connections, queues. Each in two widths.
+    assert_eq!(elements["svg"], 2 * (1 + 6 + 9 + 1 + 2));
     assert!(elements["title"] > 100, "values have tooltips");
     for word in ["http:", "https:", "src=", "<script", "@import", "url(", "<link", "NaN", "inf"] {
         assert!(!page.contains(word), "{word}");
@@ -184,7 +184,7 @@ fn numbers(page: &str, attribute: &str) -> Vec<f64> {
 fn narrow_charts_fit_a_window_of_400_pixels() {
     let page = html(&report("plain words"));
     let narrow: Vec<&str> = page.split("<div class=\"narrow\"><svg").skip(1).collect();
-    assert_eq!(narrow.len(), 1 + 6 + 7 + 1 + 2);
+    assert_eq!(narrow.len(), 1 + 6 + 9 + 1 + 2);
     for chart in narrow {
         let (chart, _) = chart.split_once("</svg>").unwrap();
         let (_, size) = chart.split_once("viewBox=\"0 0 ").unwrap();
