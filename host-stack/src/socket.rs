@@ -3,8 +3,8 @@
 //! A client (an upper layer on the engine) sends [`Request`]s on one channel and receives [`Notice`]s about its
 //! connections and listeners on another. Data of an offloaded connection are not passed here: they use the chimney.
 //! Data of a connection in the host are, under credits: the client has at most [`SEND_CREDIT_BYTES`] outstanding, the
-//! host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT. Datagrams have credits of their own, and their storage returns
-//! to its owner.
+//! host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT. Datagrams have credits of their own, and their storage
+//! returns to its owner.
 //!
 //! A net buffer list is posted once and completed once, however often its connection migrates meanwhile.
 //! [`Notice::Sent`] completes it if the host has it at the end,

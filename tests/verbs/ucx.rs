@@ -1,5 +1,5 @@
-//! UCX on the RoCE device, by transports `rc_verbs` and `ud_verbs`: `ucx_info`, and `ucx_perftest` of the protocol layer
-//! and of the transport layer. Captures of both ends contain the transferred bytes, so that another transport cannot
+//! UCX on the RoCE device, by transports `rc_verbs` and `ud_verbs`: `ucx_info`, and `ucx_perftest` of the protocol
+//! layer and of the transport layer. Captures of both ends contain the transferred bytes, so that another transport cannot
 //! pass. On kernel sockets they contain no datagrams, by which UCX exchanges addresses.
 
 use std::fs;

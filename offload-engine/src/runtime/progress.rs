@@ -171,8 +171,8 @@ struct Linger {
 impl Linger {
     const FAILURES_MAX: u32 = 6;
 
-    /// Records a pass at `now` that found work, after which the core has `received` messages. Returns true if they are a
-    /// stream.
+    /// Records a pass at `now` that found work, after which the core has `received` messages. Returns true if they are
+    /// a stream.
     fn record(&mut self, now: Instant, received: u64) -> bool {
         let count = received.wrapping_sub(std::mem::replace(&mut self.received, received));
         if self.until.take().is_some() {
