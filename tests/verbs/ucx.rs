@@ -1,6 +1,6 @@
 //! UCX on the RoCE device, by transports `rc_verbs` and `ud_verbs`: `ucx_info`, and `ucx_perftest` of the protocol
-//! layer and of the transport layer. Captures of both ends contain the transferred bytes, so that another transport cannot
-//! pass. On kernel sockets they contain no datagrams, by which UCX exchanges addresses.
+//! layer and of the transport layer. Captures of both ends contain the transferred bytes, so that another transport
+//! cannot pass. On kernel sockets they contain no datagrams, by which UCX exchanges addresses.
 
 use std::fs;
 use std::time::Instant;

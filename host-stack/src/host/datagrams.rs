@@ -10,8 +10,8 @@
 //! the client wait, and one to an absent neighbor does not delay others for long.
 //!
 //! Limits: [`PORTS_MAX`] ports, [`HOPS_MAX`] next hops, [`WAITING_OF_HOP_MAX`] frames that wait for one,
-//! [`WAITING_MAX`] for all. A received datagram waits in the buffer of its port ([`RECEIVE_BUFFER_OCTETS`]) if the client holds
-//! [`DATAGRAMS_DELIVERED_MAX`]. Further datagrams are dropped.
+//! [`WAITING_MAX`] for all. A received datagram waits in the buffer of its port ([`RECEIVE_BUFFER_OCTETS`]) if the
+//! client holds [`DATAGRAMS_DELIVERED_MAX`]. Further datagrams are dropped.
 //! Timers: [`SOLICIT_INTERVAL`] between [`SOLICITATIONS_MAX`] solicitations of a next hop; [`HOLD_MAX`].
 
 use alloc::{collections::BTreeMap, vec, vec::Vec};
