@@ -188,6 +188,11 @@ impl Case {
         Link::connect(peer, self.receive_buffer)
     }
 
+    /// True if the connection fails before it is established.
+    pub(crate) fn fails_start(&self) -> bool {
+        self.start == Start::Reply && self.expect != Expect::Alive
+    }
+
     /// Runs the steps of a case without a connection to the peer, which connects itself.
     pub(crate) fn run_detached(&self, link: &mut Link) -> Step {
         self.steps.iter().try_for_each(|step| step(link))
@@ -201,7 +206,10 @@ impl Case {
                 link.request(self.private);
                 link.await_acceptance()?;
             }
-            Start::Full => link.establish(self.private)?,
+            Start::Full => {
+                link.establish(self.private)?;
+                link.await_consumer()?;
+            }
         }
         for step in &self.steps {
             step(link)?;

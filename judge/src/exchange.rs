@@ -47,6 +47,17 @@ impl Link {
         self.ping_with(|_| {})
     }
 
+    /// Exchanges messages with rping: the consumer has the connection. Some implementations crash if it ends before.
+    pub(crate) fn await_consumer(&mut self) -> Step {
+        if self.peer.consumer != Consumer::Rping {
+            return Ok(());
+        }
+        self.ping().map_err(|stop| match stop {
+            Stop::Finding(finding) => Stop::Skip(format!("first exchange: {}", finding.text)),
+            skip @ Stop::Skip(_) => skip,
+        })
+    }
+
     /// As [`Link::ping`], with a changed header of the first Send.
     pub(crate) fn ping_with(&mut self, change: impl FnOnce(&mut Header)) -> Step {
         self.ping_by(|link, mut ulpdu| {

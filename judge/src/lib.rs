@@ -1,5 +1,5 @@
 //! Conformance tester of iWARP peers: judges the behavior of any implementation on the wire by the rules of RFC 5044,
-//! 6581, 5041 and 5040.
+//! 6581, 5041, 5040 and 7306.
 //!
 //! [`judge`] connects to a peer over TCP sockets of the kernel, and runs [cases](list). A case sends valid or invalid
 //! octets and compares the response with the expected one. A difference is a finding against the rules of the case, or

@@ -36,8 +36,8 @@ const PACKETS_MAX: usize = 24;
 /// Start of the reason of a case that is not run because the peer cannot be reached.
 pub(crate) const CONNECT: &str = "connect to the peer";
 /// Time in which a refused connect is repeated, and the interval.
-const RESTART: Duration = Duration::from_secs(5);
-const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const RESTART: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Octets of one receive.
 const RECEIVE_OCTETS: usize = 65_536;
 

@@ -22,7 +22,7 @@ use crate::{
     cases,
     consumer::Consumer,
     finding::{Blame, Finding, Step, Stop},
-    link::{CONNECT, Link, Peer},
+    link::{CONNECT, Link, Peer, RESTART, RETRY_INTERVAL},
     result::{CaseResult, Difference, Outcome},
     verdict::Judgment,
 };
@@ -142,6 +142,10 @@ pub fn judge(
             }
             _ => CaseResult::new(&case.name, &case.rules, Outcome::NotRun("interrupted".into())),
         };
+        // The program of rping exits, and is started again.
+        if peer.consumer == Consumer::Rping && case.fails_start() {
+            await_restart(&peer);
+        }
         failures.note(&result);
         done(&result);
         results.insert(at, result);
@@ -226,6 +230,19 @@ fn connect_witness(peer: &Arc<Peer>) -> Step<Option<Box<Link>>> {
     let mut link = Link::connect(peer, None)?;
     link.establish(b"")?;
     Ok(Some(Box::new(link)))
+}
+
+/// Waits until an exchange with the consumer succeeds, or for a limited time. The next case reports a failure.
+fn await_restart(peer: &Arc<Peer>) {
+    let deadline = Instant::now() + RESTART.min(peer.limit);
+    let exchange = || {
+        let mut link = Link::connect(peer, None)?;
+        link.establish(b"")?;
+        link.ping()
+    };
+    while exchange().is_err() && Instant::now() < deadline {
+        thread::sleep(RETRY_INTERVAL);
+    }
 }
 
 fn run(case: &Case, peer: &Arc<Peer>) -> CaseResult {

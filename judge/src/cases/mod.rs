@@ -1,6 +1,7 @@
 //! The cases, by subject. The name of a case begins with its subject.
 
 mod ending;
+mod extension;
 mod framing;
 mod initiator;
 mod operation;
@@ -24,5 +25,6 @@ pub(crate) fn all() -> Vec<Case> {
     response::add(&mut cases);
     terminate::add(&mut cases);
     ending::add(&mut cases);
+    extension::add(&mut cases);
     cases.0
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::tagged::{fast_write, invalidate, register};
 use crate::{
-    case::{Case, Cases, put_all},
+    case::{Case, Cases, Start, put_all},
     consumer::{
         Consumer::{Flue, Rping},
         PAGE, READ_SIZE, TARGET, pattern,
@@ -14,7 +14,7 @@ use crate::{
     link::Link,
     wire::{
         Header, READ_RESPONSE, Read, SEND_EVENT, SEND_EVENT_INVALIDATE, SEND_INVALIDATE, WRITE,
-        fpdu, tagged,
+        fpdu, rtr, tagged,
     },
 };
 
@@ -301,7 +301,8 @@ pub(super) fn add(cases: &mut Cases) {
     // What the consumer of every peer does: Read Requests, Sends, RDMA Writes.
     let rules = "RDM-5.1-1 RDM-5.2-1 RDM-5.2.2-4 RDM-5.3-1 RDM-5.5-4 RDM-4.4-1 RDM-5.2.1-1 DDP-4.2-1 \
                  DDP-4.3-1 DDP-5.2-5 DDP-5.3-1";
-    cases.add("rdmap-exchange", rules, Rping).step(|link| {
+    cases.add("rdmap-exchange", rules, Rping).start(Start::Reply).step(|link| {
+        link.put(&fpdu(&rtr()));
         if link.peer.consumer == Flue {
             link.ask_read()?;
             let (stag, to) = link.sink;
