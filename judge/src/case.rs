@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     consumer::{Change, Consumer, Report},
     expect::Expect,
-    finding::Step,
+    finding::{Step, Stop},
     link::{Link, Peer},
     wire::fpdu,
 };
@@ -20,6 +20,9 @@ pub(crate) enum Start {
     /// Full Operation.
     Full,
 }
+
+/// Start of the reason of a case that is not run because its connection cannot be established.
+pub(crate) const SET_UP: &str = "start-up of the case";
 
 type Action = Box<dyn Fn(&mut Link) -> Step + Send + Sync>;
 
@@ -200,21 +203,29 @@ impl Case {
 
     /// Runs the case on a new connection. The findings are in the link.
     pub(crate) fn run(&self, link: &mut Link) -> Step {
-        match self.start {
-            Start::Tcp => {}
-            Start::Reply => {
-                link.request(self.private);
-                link.await_acceptance()?;
-            }
-            Start::Full => {
-                link.establish(self.private)?;
-                link.await_consumer()?;
-            }
-        }
+        // The rules of the start-up have cases of their own.
+        self.set_up(link).map_err(|stop| match stop {
+            Stop::Finding(finding) => Stop::Skip(format!("{SET_UP}: {}", finding.text)),
+            skip @ Stop::Skip(_) => skip,
+        })?;
         for step in &self.steps {
             step(link)?;
         }
         self.expect.check(link)
+    }
+
+    fn set_up(&self, link: &mut Link) -> Step {
+        match self.start {
+            Start::Tcp => Ok(()),
+            Start::Reply => {
+                link.request(self.private);
+                link.await_acceptance()
+            }
+            Start::Full => {
+                link.establish(self.private)?;
+                link.await_consumer()
+            }
+        }
     }
 
     /// Compares the report of the consumer with the expected values.
@@ -231,17 +242,18 @@ impl Case {
             differences.push("the consumer is not informed of the end".to_owned());
         }
         if report.changes != self.changes {
-            differences
-                .push(format!("changed pages {:?}: expected {:?}", report.changes, self.changes));
+            let [found, expected] = [&report.changes, &self.changes].map(|it| listed(it));
+            differences.push(format!("changed pages {found}: expected {expected}"));
         }
         let is_opened = report.opened.as_deref() == Some("SUCCESS");
         if is_over(&report) && is_opened && reason.is_some() && report.ended != reason {
-            let [ended, expected] = [report.ended, reason].map(|it| it.unwrap_or_default());
+            let [ended, expected] = [report.ended, reason].map(Option::unwrap_or_default);
             differences.push(format!("reason {ended:#x} of the end: expected {expected:#x}"));
         }
         if self.opened.is_some() && report.opened.as_deref() != self.opened {
-            let (found, expected) = (&report.opened, self.opened);
-            differences.push(format!("status of Accept {found:?}: expected {expected:?}"));
+            let [found, expected] =
+                [report.opened.as_deref(), self.opened].map(|it| it.unwrap_or("none"));
+            differences.push(format!("status {found} of Accept: expected {expected}"));
         }
         let mut found = report.receives.iter();
         let are_received = self.receives.iter().all(|(status, octets)| {
@@ -250,14 +262,26 @@ impl Case {
             })
         });
         if !are_received {
-            let (found, expected) = (&report.receives, &self.receives);
-            differences.push(format!("receives {found:?}: expected {expected:?}"));
+            let found = report.receives.iter().map(|(status, octets)| format!("{status} {octets}"));
+            let found = found.collect::<Vec<_>>().join(", ");
+            let expected = self.receives.iter().map(|(status, _)| *status);
+            let expected = expected.collect::<Vec<_>>().join(", ");
+            differences.push(format!("receives {found}: expected {expected}"));
         }
         for difference in differences {
             link.find(crate::finding::Blame::Case, format!("report of the consumer: {difference}"));
         }
         Ok(())
     }
+}
+
+/// Returns the changes as text.
+fn listed(changes: &[Change]) -> String {
+    let texts = changes
+        .iter()
+        .map(|Change { page, first, count }| format!("{page} ({count} octets from {first})"));
+    let text = texts.collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "none".into() } else { text }
 }
 
 /// Table of cases.

@@ -52,10 +52,7 @@ impl Link {
         if self.peer.consumer != Consumer::Rping {
             return Ok(());
         }
-        self.ping().map_err(|stop| match stop {
-            Stop::Finding(finding) => Stop::Skip(format!("first exchange: {}", finding.text)),
-            skip @ Stop::Skip(_) => skip,
-        })
+        self.ping()
     }
 
     /// As [`Link::ping`], with a changed header of the first Send.

@@ -26,13 +26,13 @@ mod consumer;
 mod decoder;
 mod exchange;
 mod expect;
-#[cfg(test)]
-mod faulty;
 mod finding;
 mod link;
 mod result;
 mod rules;
 mod run;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod wire;
 

@@ -37,7 +37,7 @@ const PACKETS_MAX: usize = 24;
 pub(crate) const CONNECT: &str = "connect to the peer";
 /// Time in which a refused connect is repeated, and the interval.
 pub(crate) const RESTART: Duration = Duration::from_secs(5);
-pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Octets of one receive.
 const RECEIVE_OCTETS: usize = 65_536;
 
@@ -114,18 +114,23 @@ fn failed(what: &str, error: &io::Error) -> Stop {
     Stop::Skip(format!("{what}: {error}"))
 }
 
-/// Connects; `receive_buffer`: bytes, the default of the kernel if `None`. A refused connect is repeated: the program at
-/// the peer may be restarting.
+/// Connects; `receive_buffer`: bytes, the default of the kernel if `None`. A refused connect is repeated: the program
+/// at the peer may be restarting.
 fn dial(peer: &Peer, receive_buffer: Option<usize>) -> io::Result<TcpStream> {
     let deadline = Instant::now() + RESTART.min(peer.limit);
     loop {
         match dial_once(peer, receive_buffer) {
             Err(error) if is_refused(&error) && Instant::now() < deadline => {
-                thread::sleep(RETRY_INTERVAL);
+                pause();
             }
             done => return done,
         }
     }
+}
+
+/// Waits before a connect is repeated. No event reports that the peer listens.
+pub(crate) fn pause() {
+    thread::sleep(RETRY_INTERVAL);
 }
 
 fn is_refused(error: &io::Error) -> bool {
@@ -553,7 +558,8 @@ impl Link {
             _ => return,
         };
         self.check((is_tagged, qn) == expected, &["RDM-4.1-3"], || {
-            format!("opcode {op:X} with T {is_tagged} and QN {qn}: expected {expected:?}")
+            let (tagged, queue) = expected;
+            format!("opcode {op:X} with T {is_tagged}, QN {qn}: expected T {tagged}, QN {queue}")
         });
     }
 

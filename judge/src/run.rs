@@ -18,11 +18,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     capture::Capture,
-    case::Case,
+    case::{Case, SET_UP},
     cases,
     consumer::Consumer,
     finding::{Blame, Finding, Step, Stop},
-    link::{CONNECT, Link, Peer, RESTART, RETRY_INTERVAL},
+    link::{CONNECT, Link, Peer, RESTART, pause},
     result::{CaseResult, Difference, Outcome},
     verdict::Judgment,
 };
@@ -142,11 +142,13 @@ pub fn judge(
             }
             _ => CaseResult::new(&case.name, &case.rules, Outcome::NotRun("interrupted".into())),
         };
-        // The program of rping exits, and is started again.
-        if peer.consumer == Consumer::Rping && case.fails_start() {
-            await_restart(&peer);
-        }
         failures.note(&result);
+        // The program of rping exits if a start-up fails, and is started again. A peer that has crashed is not judged
+        // further.
+        let may_be_down = case.fails_start() || result.outcome == Outcome::Failed;
+        if peer.consumer == Consumer::Rping && may_be_down && !await_restart(&peer) {
+            failures.give_up(format!("the peer does not recover from {}", case.name));
+        }
         done(&result);
         results.insert(at, result);
     }
@@ -185,12 +187,19 @@ impl Unreachable {
 
     fn note(&mut self, result: &CaseResult) {
         match &result.outcome {
-            Outcome::NotRun(reason) if reason.starts_with(CONNECT) => {
+            Outcome::NotRun(reason)
+                if reason.starts_with(CONNECT) || reason.starts_with(SET_UP) =>
+            {
                 self.count += 1;
                 self.last.clone_from(reason);
             }
+            _ if self.reason().is_some() => {}
             _ => self.count = 0,
         }
+    }
+
+    fn give_up(&mut self, reason: String) {
+        (self.count, self.last) = (Self::COUNT_MAX, reason);
     }
 
     fn reason(&self) -> Option<&str> {
@@ -232,16 +241,20 @@ fn connect_witness(peer: &Arc<Peer>) -> Step<Option<Box<Link>>> {
     Ok(Some(Box::new(link)))
 }
 
-/// Waits until an exchange with the consumer succeeds, or for a limited time. The next case reports a failure.
-fn await_restart(peer: &Arc<Peer>) {
+/// Waits until an exchange with the consumer succeeds, or for a limited time. Returns true if it has succeeded.
+fn await_restart(peer: &Arc<Peer>) -> bool {
     let deadline = Instant::now() + RESTART.min(peer.limit);
-    let exchange = || {
+    let exchange = || -> Step {
         let mut link = Link::connect(peer, None)?;
         link.establish(b"")?;
         link.ping()
     };
-    while exchange().is_err() && Instant::now() < deadline {
-        thread::sleep(RETRY_INTERVAL);
+    loop {
+        match exchange() {
+            Ok(()) => return true,
+            Err(_) if Instant::now() > deadline => return false,
+            Err(_) => pause(),
+        }
     }
 }
 

@@ -324,13 +324,13 @@ fn rules_without_the_needed_consumer_are_not_observable() {
     assert_eq!(verdict("RDM-4.4-1"), (Verdict::Met, String::new()));
     assert_eq!(verdict("MPA-7.1.1-2"), (Verdict::NotRun, "not selected".into()));
     assert_eq!(verdict("MPA-1.2-1").0, Verdict::NotObservable);
-    let unknown = judge(&settings(address, "RDM-0-0"), &mut |_| {}).unwrap_err().0;
+    let unknown = judge(&settings(address, "RDM-none"), &mut |_| {}).unwrap_err().0;
     assert_eq!(unknown.exit_status(), 2);
 }
 
 #[test]
 fn unreachable_peer_is_a_failure() {
-    // The port is closed, as nothing listens on it any more.
+    // The listener is closed immediately.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (failure, judgment) = judge(&settings(address, "rdmap-*"), &mut |_| {}).unwrap_err();
     assert_eq!(failure.exit_status(), 1);

@@ -1,5 +1,5 @@
-//! Encoder and decoder of MPA frames, FPDUs, DDP segments and RDMAP headers. No code is shared with the adapter, so that
-//! a fault of one is visible to the other.
+//! Encoder and decoder of MPA frames, FPDUs, DDP segments and RDMAP headers. No code is shared with the adapter, so
+//! that a fault of one is visible to the other.
 
 use std::fmt;
 

@@ -130,7 +130,8 @@ fn await_opened(link: &mut Link, number: Number, status: &str) -> Step {
     let Some(number) = number else { return Ok(()) };
     let opened = link.report_when(number, |report| report.opened.is_some())?.opened;
     ensure(opened.as_deref() == Some(status), || {
-        format!("status {opened:?} of Connect: expected {status}")
+        let opened = opened.as_deref().unwrap_or("none");
+        format!("status {opened} of Connect: expected {status}")
     })
 }
 

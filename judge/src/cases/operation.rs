@@ -274,7 +274,9 @@ fn invalidation(cases: &mut Cases) {
         ensure(message == b"V", || "no reply before the Send with Invalidate".into())?;
         let header = link.sent.as_ref().map(|segment| (segment.header.op, segment.header.word));
         let expected = Some((SEND_EVENT_INVALIDATE, 0x1234_5678));
-        ensure(header == expected, || format!("{header:?}: expected {expected:?}"))
+        ensure(header == expected, || {
+            "expected a Send with Solicited Event and Invalidate of the STag".into()
+        })
     });
 }
 

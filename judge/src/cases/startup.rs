@@ -10,7 +10,7 @@ use crate::{
     link::{Link, Reply},
     wire::{
         C, ENHANCED, Enhanced, M, R, READ_RESPONSE, REPLY, REQUEST, Read, S, UNSPECIFIED, fpdu,
-        frame_of, rtr, tagged,
+        frame_of, hex, rtr, tagged,
     },
 };
 
@@ -40,6 +40,12 @@ struct Good {
     is_split: bool,
     /// Step after the RTR, and the consumer that it needs.
     after: Option<(Check, Consumer)>,
+}
+
+/// Returns flags, revision and word of a Reply as text.
+fn shown((flags, revision, word): (u8, u8, Option<Enhanced>)) -> String {
+    let word = word.map_or_else(|| "none".into(), |word| hex(&word.encode()));
+    format!("flags {flags:#04x}, revision {revision}, word {word}")
 }
 
 impl Good {
@@ -83,7 +89,8 @@ impl Good {
         self.check(link, &reply)?;
         let found = (reply.flags, reply.revision, reply.word);
         if link.peer.consumer == Flue && found != self.reply {
-            link.find(Blame::Choice, format!("Reply {found:?}: expected {:?}", self.reply));
+            let (found, expected) = (shown(found), shown(self.reply));
+            link.find(Blame::Choice, format!("Reply with {found}: expected {expected}"));
         }
         // A responder must be silent until the first FPDU.
         let quiet = link.peer.settle.max(Duration::from_millis(20));
@@ -188,7 +195,10 @@ fn part_of_first_fpdu(link: &mut Link) -> Step {
         let witness = link.witness()?;
         witness.ping()?;
         let opened = witness.report(number)?.opened;
-        ensure(opened.is_none(), || format!("status {opened:?} of Accept before the first FPDU"))?;
+        ensure(opened.is_none(), || {
+            let opened = opened.as_deref().unwrap_or("none");
+            format!("status {opened} of Accept before the first FPDU")
+        })?;
     }
     link.put(&octets[10..]);
     Ok(())
@@ -256,7 +266,10 @@ pub(super) fn add(cases: &mut Cases) {
         link.request(b"R");
         let reply = link.await_reply()?;
         let is_rejection = reply.flags & R != 0 && reply.private == b"no";
-        ensure(is_rejection, || format!("{reply:?}: expected a rejection"))
+        ensure(is_rejection, || {
+            let private = hex(&reply.private);
+            format!("flags {:#04x}, private data {private}: expected a rejection", reply.flags)
+        })
     });
     case.expect(Expect::Fin(None));
     ends(cases);

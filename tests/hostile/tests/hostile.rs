@@ -1,5 +1,5 @@
-//! Hostile peers, on kernel TCP in a namespace, against a server of queue pairs: on a TAP, with and without offload, and
-//! on kernel sockets in another namespace. `hostile-peer` runs the cases of `flue judge`; `peer/main.py` floods.
+//! Hostile peers, on kernel TCP in a namespace, against a server of queue pairs: on a TAP, with and without offload,
+//! and on kernel sockets in another namespace. `hostile-peer` runs the cases of `flue judge`; `peer/main.py` floods.
 //!
 //! Peers use the server's address and its Reply; only this file starts the server.
 
@@ -32,7 +32,8 @@ const SERVER_IPV6: &str = "fd00::10.0.0.2/64";
 const PEER_IPV6: &str = "fd00::10.0.0.1/64";
 /// Minimum number of cases: it detects an incomplete list.
 const CASES_MIN: usize = 280;
-/// Growth of the server's memory, KiB: receive windows grow to 4 MiB each, and the C library does not return freed memory.
+/// Growth of the server's memory, KiB: receive windows grow to 4 MiB each, and the C library does not return freed
+/// memory.
 const MEMORY_KIB: u64 = 24 * 1024;
 /// The same if all connections stay in the host stack, whose sockets have buffers of a fixed size: those of the floods.
 const MEMORY_HOST_STACK_KIB: u64 = 96 * 1024;
@@ -69,8 +70,8 @@ fn failure(line: &str) -> Option<String> {
     Some(format!("{line}\n  FLUE_HOSTILE_CASE={case} cargo test -p flue-hostile --test hostile"))
 }
 
-// The list has the cases that docs/conformance cites. `FLUE_BLESS=1 cargo test -p flue-hostile --test hostile list` writes
-// it.
+// The list has the cases that docs/conformance cites. `FLUE_BLESS=1 cargo test -p flue-hostile --test hostile list`
+// writes it.
 #[test]
 fn list_of_cases_is_current() {
     if lacks(&[Need::Tool("python3")]) {
@@ -172,7 +173,8 @@ fn count(output: &str) -> usize {
     output.lines().filter(|line| line.starts_with("ok ")).count()
 }
 
-/// Runs all cases, or the one of FLUE_HOSTILE_CASE, FLUE_HOSTILE_ROUNDS times, from `host`. `memory_kib`: permitted growth.
+/// Runs all cases, or the one of FLUE_HOSTILE_CASE, FLUE_HOSTILE_ROUNDS times, from `host`. `memory_kib`: permitted
+/// growth.
 fn drive(mut server: Process, host: &Namespace, memory_kib: u64) {
     let pid = server.id().to_string();
     let rounds = std::env::var("FLUE_HOSTILE_ROUNDS").unwrap_or_else(|_| "1".into());
