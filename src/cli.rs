@@ -19,6 +19,7 @@ use crate::{
         completions::{self, CompletionsArgs},
         doctor::{self, DoctorArgs},
         hand_over::{self, OffloadArgs, UploadArgs},
+        judge::{self, JudgeArgs},
         lab::{
             self, LabArgs,
             node::{self, LabNodeArgs},
@@ -74,6 +75,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     Down(DownArgs),
     Enter(EnterArgs),
+    Judge(JudgeArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
     LabNode(LabNodeArgs),
@@ -122,6 +124,7 @@ impl Command {
                 DocumentTo::Stdout,
                 false,
             ),
+            Self::Judge(args) => ("judge", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
                 (lab::NODE_COMMAND, args.output_args(), DocumentTo::Stderr, args.verbose)
@@ -171,6 +174,7 @@ impl Command {
             Self::Doctor(args) => doctor::run(args, console),
             Self::Down(args) => down::run(args, console),
             Self::Enter(args) => enter::run(args),
+            Self::Judge(args) => judge::run(args, console),
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::ManPages(args) => man_pages::run(args, command(), console),

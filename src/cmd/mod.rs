@@ -4,6 +4,7 @@ pub mod capture;
 pub mod completions;
 pub mod doctor;
 pub mod hand_over;
+pub mod judge;
 pub mod lab;
 pub mod man_pages;
 pub mod metrics;

@@ -49,8 +49,12 @@ const PROGRAMS: [&str; 16] = [
     "rdma_client",
 ];
 /// Commands whose examples do not run, with the reason.
-const NOT_RUN: &[(&str, &str)] =
-    &[("bench", "takes minutes"), ("man-pages", "needs man(1)"), ("top", "needs a terminal")];
+const NOT_RUN: &[(&str, &str)] = &[
+    ("bench", "takes minutes"),
+    ("judge", "needs a peer"),
+    ("man-pages", "needs man(1)"),
+    ("top", "needs a terminal"),
+];
 /// Commands whose examples need a connection of port 7174 between the nodes flue0 and flue1.
 const WITH_CONNECTION: [&str; 5] = ["capture", "metrics", "offload", "ss", "upload"];
 const CONNECTION: &str = "\

@@ -124,6 +124,16 @@ impl Bench {
         Process::start(self.place(end), command(FLUE, &line), Output::Lines)
     }
 
+    /// Starts a command of flue at the endpoint.
+    pub(crate) fn flue(&self, end: &End, line: &str) -> Process {
+        Process::start(self.place(end), command(FLUE, line), Output::Lines)
+    }
+
+    /// Directory of the guest's files.
+    pub(crate) fn files(&self) -> &Path {
+        &self.files
+    }
+
     /// Starts a program on flue's verbs at the endpoint.
     pub(crate) fn flue_run(&self, end: &End, options: &str, line: &str) -> Process {
         let mut run: Command = command(FLUE, &format!("run {} {options}", end.options));

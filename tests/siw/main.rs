@@ -9,6 +9,7 @@ mod bench;
 mod connects;
 mod errors;
 mod guest;
+mod judge;
 mod operations;
 mod rping;
 mod storage;
@@ -59,6 +60,7 @@ fn rows() -> Vec<Row> {
         connects::rows(siw, &mut rows);
         errors::rows(siw, &mut rows);
         storage::rows(siw, &mut rows);
+        judge::rows(siw, &mut rows);
     }
     rows
 }

@@ -230,12 +230,13 @@ const NDKPI: Layers = Layers {
 const LIBRARIES: [&Layers; 6] = [&RDMA, &ENGINE, &HOST, &VERBS_CORE, &VERBS, &NDKPI];
 
 /// Sources without a module order, which must have no cycles: the command, and libraries of few modules.
-const UNORDERED: [&str; 12] = [
+const UNORDERED: [&str; 13] = [
     "src/",
     "adapter/src/",
     "network/src/",
     "report/src/",
     "bench/src/",
+    "judge/src/",
     "verbs/abi/src/",
     "verbs/paths/src/",
     "tests/support/src/",

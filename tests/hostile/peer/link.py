@@ -1,7 +1,6 @@
 """Connection of the peer: kernel TCP, and the state of a case."""
 
 import errno
-import select
 import socket
 import struct
 import time
@@ -10,7 +9,6 @@ import wire
 
 # Time limit for an immediate response, seconds.
 LIMIT = 15.0
-PAGE = 4096
 
 
 class Wrong(Exception):
@@ -36,10 +34,7 @@ class Link:
         self.msn, self.read_msn = 1, 1
         self.number, self.pages = None, []
         self.reply = None
-        self.offender = None
         self.answer = b""
-        # Values that steps keep for later steps, and other connections, which are closed at the end.
-        self.kept, self.others = {}, []
 
     # Octets.
 
@@ -65,10 +60,6 @@ class Link:
             raise Ended("RST" if self.was_reset else "FIN")
         return octets
 
-    def is_quiet(self, seconds):
-        """Returns True if no octets arrive within `seconds`."""
-        return not select.select([self.socket], [], [], seconds)[0]
-
     def end(self):
         """Waits for the end of the connection. Returns "FIN" or "RST", and the octets before it."""
         octets, deadline = b"", time.monotonic() + LIMIT
@@ -90,17 +81,7 @@ class Link:
         self.socket.close()
 
     def close(self):
-        for other in self.others:
-            other.close()
         self.socket.close()
-
-    def await_reset(self):
-        """Waits for the server's reset without receiving or sending."""
-        poll = select.poll()
-        poll.register(self.socket, select.POLLERR)
-        events = poll.poll(LIMIT * 1000)
-        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in events):
-            raise Wrong("no reset")
 
     # Start-up.
 
@@ -158,10 +139,6 @@ class Link:
         self.read_msn += 1
         return wire.read_request(msn, size, stag & 0xFFFFFFFF, to & (1 << 64) - 1, **fields)
 
-    def post(self, ulpdu):
-        self.offender = ulpdu
-        self.put(wire.fpdu(ulpdu))
-
     def segment(self, deadline=None):
         """Receives the server's next segment."""
         deadline = deadline or time.monotonic() + LIMIT
@@ -181,7 +158,6 @@ class Link:
                 raise Wrong(f"not a Send, or not its next segment: {segment}")
             octets += segment.data
             if segment.last:
-                self.kept["send"] = segment
                 return octets
 
     def ask(self, command):
@@ -196,7 +172,3 @@ class Link:
         text = b"E" + struct.pack(">d", time.monotonic()) + bytes(range(64))
         if self.ask(text) != text:
             raise Wrong("echo differs from the sent data")
-
-
-def pattern(page):
-    return bytes((at * 7 + page * 31 + at // 256) & 255 for at in range(PAGE))

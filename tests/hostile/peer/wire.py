@@ -68,12 +68,6 @@ def read_request(msn, size, stag, to, sink=(0x01020304, 0x2000), extra=b"", cut=
     return untagged(READ_REQUEST, data=header[:cut] + extra, **fields)
 
 
-def terminate(layer, etype, code, flags=0, rest=b"", **fields):
-    control = bytes([layer << 4 | etype, code, flags, 0])
-    fields = {"qn": 2, "msn": 1, **fields}
-    return untagged(TERMINATE, data=control + rest, **fields)
-
-
 RTR = tagged(WRITE, 1, 0)
 
 

@@ -3,6 +3,7 @@
 //! ```text
 //! private data                     receives to post; default: 8 of 1,024 bytes, posted again
 //!   'N' u8 count, u16 bytes, u8 posted again
+//!   'A'                            as by default, with atomics and immediate data (RFC 7306)
 //!   'R'                            reject, with the private data "no"
 //!   'H'                            do not respond to the Request
 //! Send                             operation, and a reply: a Send with the same first byte
@@ -30,6 +31,13 @@ pub struct Receives {
     pub bytes: u16,
     /// True if a receive is posted again after it completes.
     pub again: bool,
+    /// True if the peer may use atomics and immediate data.
+    pub extensions: bool,
+}
+
+impl Receives {
+    /// Receives of a connection without private data.
+    pub const DEFAULT: Self = Self { count: 8, bytes: 1024, again: true, extensions: false };
 }
 
 /// Response to a Request.
@@ -54,8 +62,10 @@ impl Opening {
                 count: count.min(8),
                 bytes: u16::from_be_bytes([high, low]).min(1024),
                 again: again != 0,
+                extensions: false,
             }),
-            _ => Self::Accept(Receives { count: 8, bytes: 1024, again: true }),
+            [b'A'] => Self::Accept(Receives { extensions: true, ..Receives::DEFAULT }),
+            _ => Self::Accept(Receives::DEFAULT),
         }
     }
 }
@@ -140,9 +150,10 @@ mod tests {
         let read = b"R\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\xff\xff";
         let remote = Remote { stag: 1, to: 2, bytes: 4096 };
         assert_eq!(Command::decode(read), Command::Read(remote));
-        let defaults = Receives { count: 8, bytes: 1024, again: true };
-        assert_eq!(Opening::decode(b"N\x01"), Opening::Accept(defaults));
-        let few = Receives { count: 1, bytes: 16, again: false };
+        assert_eq!(Opening::decode(b"N\x01"), Opening::Accept(Receives::DEFAULT));
+        let extended = Receives { extensions: true, ..Receives::DEFAULT };
+        assert_eq!(Opening::decode(b"A"), Opening::Accept(extended));
+        let few = Receives { count: 1, bytes: 16, again: false, extensions: false };
         assert_eq!(Opening::decode(b"N\x01\0\x10\0"), Opening::Accept(few));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | page | region | access by peers |
 //! |---|---|---|
-//! | 0 | read and write | read, write |
+//! | 0 | read, write and atomics | read, write, atomics |
 //! | 1 | read only | read |
 //! | 2 | write only | write |
 //! | 3 | local | nothing |
@@ -79,7 +79,8 @@ impl Memory {
         let buffer = adapter.allocate(PAGES * PAGE)?;
         (0..PAGES).for_each(|page| buffer.write_at(page * PAGE, &pattern(page)));
         let [read, write] = READ_WRITE;
-        let rights = [read | write, read, write, MrFlags::ALLOW_LOCAL_WRITE, read | write];
+        let all = read | write | MrFlags::ALLOW_REMOTE_ATOMIC;
+        let rights = [all, read, write, MrFlags::ALLOW_LOCAL_WRITE, read | write];
         let regions = rights.into_iter().enumerate();
         let regions: Vec<Mr> = regions
             .map(|(page, rights)| region(pd, &buffer, page, rights))

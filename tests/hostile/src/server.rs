@@ -210,9 +210,8 @@ impl Server {
     }
 
     fn connect(&mut self, remote: SocketAddr) -> Vec<u8> {
-        let receives = Receives { count: 8, bytes: 1024, again: true };
         let Ok(connector) = self.adapter.create_connector() else { return Vec::new() };
-        let Some(session) = self.session(connector, receives) else { return Vec::new() };
+        let Some(session) = self.session(connector, Receives::DEFAULT) else { return Vec::new() };
         session.connect(remote);
         session.report.number.to_be_bytes().to_vec()
     }

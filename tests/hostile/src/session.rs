@@ -95,6 +95,7 @@ impl Session {
             ..QpLimits::default()
         };
         let qp = pd.create_qp(&cq, &cq, 0, limits)?;
+        qp.allow_extensions(receives.extensions)?;
         let memory = Memory::new(adapter, &pd)?;
         let fast = pd.create_mr(true)?;
         fast.initialize_fast_register(1, true)?;
@@ -258,7 +259,9 @@ impl Session {
         let (status, context) = (result.status, result.request_context);
         let is_receive = matches!(
             result.operation,
-            OperationType::Receive | OperationType::ReceiveAndInvalidate
+            OperationType::Receive
+                | OperationType::ReceiveAndInvalidate
+                | OperationType::ReceiveImmediate
         );
         if !is_receive {
             self.report.completed(context, name(status));
