@@ -42,6 +42,12 @@ pub fn start_scoped<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, run)
 }
 
+/// Returns the CPU of the calling thread; `None` if the system does not report it.
+pub fn current_cpu() -> Option<usize> {
+    // SAFETY: the function has neither arguments nor preconditions.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 /// Blocks the signals of the calling thread until it is dropped.
 struct BlockedSignals {
     before: libc::sigset_t,

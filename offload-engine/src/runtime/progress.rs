@@ -28,12 +28,11 @@
 
 use std::io;
 
-use rustix::thread::sched_getcpu;
-
 use super::{Monitor, Passive, Urgency, cpu::CpuFollower};
 use crate::{
     engine::doorbell::{Doorbell, Sleep},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    thread::current_cpu,
     time::{Duration, Instant},
 };
 
@@ -283,7 +282,7 @@ impl Presence {
     #[inline]
     fn record_cpu(&self) {
         if self.cpu.load(Ordering::Relaxed) == NO_CPU {
-            self.cpu.store(sched_getcpu(), Ordering::Relaxed);
+            self.cpu.store(current_cpu().unwrap_or(NO_CPU), Ordering::Relaxed);
         }
     }
 
@@ -531,10 +530,10 @@ mod tests {
         assert_eq!(presence.take_cpu(), None);
         thread::spawn(move || {
             let mut set = CpuSet::new();
-            set.set(sched_getcpu());
+            set.set(current_cpu().unwrap());
             sched_setaffinity(None, &set).unwrap();
             presence.record_cpu();
-            assert_eq!([(); 2].map(|()| presence.take_cpu()), [Some(sched_getcpu()), None]);
+            assert_eq!([(); 2].map(|()| presence.take_cpu()), [current_cpu(), None]);
         })
         .join()
         .unwrap();
