@@ -180,7 +180,7 @@ fn count(output: &str) -> usize {
 /// Runs all cases, or the one of FLUE_HOSTILE_CASE, FLUE_HOSTILE_ROUNDS times, from `host`. `memory_kib`: permitted
 /// growth.
 fn drive(mut server: Process, host: &Namespace, memory_kib: u64) {
-    // A flood needs all CPUs: beside another test, frames are dropped, and clients repeat their SYNs.
+    // A flood needs all CPUs: if another test runs, frames are dropped, and clients repeat their SYNs.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = server.id().to_string();
     let rounds = std::env::var("FLUE_HOSTILE_ROUNDS").unwrap_or_else(|_| "1".into());
