@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use offload_engine::link::{Direction, SyntheticEvent};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{
@@ -21,7 +22,7 @@ use rustix::{
 };
 
 use crate::{
-    capture::{Capture, Flow, Way},
+    capture::{Capture, Flow},
     consumer::Consumer,
     decoder::{Decoder, Malformed},
     finding::{Blame, End, Finding, Step, Stop},
@@ -207,10 +208,10 @@ impl Link {
         self.packets.push_back(packet);
     }
 
-    fn capture(&mut self, way: Way, octets: &[u8]) {
+    fn capture(&mut self, way: Direction, event: SyntheticEvent<'_>) {
         if let Some(capture) = &self.peer.capture {
             let mut capture = capture.lock().unwrap_or_else(PoisonError::into_inner);
-            capture.record(&mut self.flow, way, octets);
+            capture.record(&mut self.flow, way, event);
         }
     }
 
@@ -241,7 +242,7 @@ impl Link {
     /// Sends octets. A reset is reported by the next receive.
     pub(crate) fn put(&mut self, octets: &[u8]) {
         self.note(format!("judge: {}", hex(octets)));
-        self.capture(Way::Sent, octets);
+        self.capture(Direction::Outbound, SyntheticEvent::Data(octets));
         let Some(stream) = &mut self.stream else { return };
         if stream.write_all(octets).is_err() {
             // The kernel reports the reset only once.
@@ -264,7 +265,7 @@ impl Link {
             Ok(0) => End::Fin,
             Ok(count) => {
                 octets.truncate(count);
-                self.capture(Way::Received, &octets);
+                self.capture(Direction::Inbound, SyntheticEvent::Data(&octets));
                 return Ok(Input::Octets(octets));
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -280,7 +281,11 @@ impl Link {
             Err(_) => End::Reset,
         };
         self.note(format!("peer: {end}"));
-        self.capture(Way::Ended(end), &[]);
+        let event = match end {
+            End::Fin => SyntheticEvent::Fin,
+            End::Reset => SyntheticEvent::Reset,
+        };
+        self.capture(Direction::Inbound, event);
         Ok(Input::End(end))
     }
 

@@ -300,7 +300,7 @@ pub(super) fn add(cases: &mut Cases) {
     invalidation(cases);
     let rules = "RDM-5.1-1 RDM-5.1-2 RDM-5.5-4 DDP-4.2-1 DDP-5.2-5 DDP-5.3-1";
     cases.add("rdmap-write-of-ours", rules, Flue).step(write_of_peer);
-    // What the consumer of every peer does: Read Requests, Sends, RDMA Writes.
+    // Operations that every consumer requests: RDMA Read, Send, RDMA Write.
     let rules = "RDM-5.1-1 RDM-5.2-1 RDM-5.2.2-4 RDM-5.3-1 RDM-5.5-4 RDM-4.4-1 RDM-5.2.1-1 DDP-4.2-1 \
                  DDP-4.3-1 DDP-5.2-5 DDP-5.3-1";
     cases.add("rdmap-exchange", rules, Rping).start(Start::Reply).step(|link| {

@@ -24,6 +24,7 @@ mod packet;
 mod plain;
 mod reclaim;
 mod segment;
+mod synthetic;
 #[cfg(test)]
 mod tap_tests;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use self::{
     open::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_descriptor, open_tap_queues},
     plain::PlainTap,
     reclaim::ReclaimMode,
+    synthetic::{SyntheticEvent, SyntheticFlow},
     vnet::VnetTap,
 };
 use crate::{memory::Piece, time::Instant};

@@ -482,7 +482,7 @@ mod tests {
         vec::Vec,
     };
 
-    use rustix::thread::{CpuSet, sched_setaffinity};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     use super::*;
     use crate::{engine::Callback, runtime::Progress};
@@ -529,9 +529,7 @@ mod tests {
         let presence = Presence::new().unwrap();
         assert_eq!(presence.take_cpu(), None);
         thread::spawn(move || {
-            let mut set = CpuSet::new();
-            set.set(current_cpu().unwrap());
-            sched_setaffinity(None, &set).unwrap();
+            bind_to_own_cpu();
             presence.record_cpu();
             assert_eq!([(); 2].map(|()| presence.take_cpu()), [current_cpu(), None]);
         })
@@ -539,15 +537,17 @@ mod tests {
         .unwrap();
     }
 
-    /// Core that records the thread that has sent each post.
+    /// Core that records the thread that has sent each post, and the CPUs of the last one that has run the loop.
     #[derive(Default)]
     struct Posts {
         waiting: usize,
         sent: Vec<ThreadId>,
+        cpus: Option<CpuSet>,
     }
 
     impl Passive for Posts {
         fn poll(&mut self, now: Instant) -> io::Result<bool> {
+            self.cpus = sched_getaffinity(None).ok();
             Ok(self.settle(now))
         }
 
@@ -655,15 +655,44 @@ mod tests {
         assert_eq!(dozes, [false, false, false, true, true, true]);
     }
 
-    // While the thread sleeps, each post is sent by the thread that posts.
-    #[test]
-    fn repeated_posts_without_polls_are_sent_by_the_background_thread() {
+    fn bind_to_own_cpu() -> CpuSet {
+        let mut set = CpuSet::new();
+        set.set(current_cpu().unwrap());
+        sched_setaffinity(None, &set).unwrap();
+        set
+    }
+
+    fn shared_node() -> (Arc<Monitor<Posts>>, Arc<Presence>, thread::JoinHandle<()>) {
         let bell = Arc::new(Doorbell::new().unwrap());
         let core = Posts::default();
         let node = Arc::new(Monitor::new(core, bell, None, Duration::ZERO, Progress::Manual));
         let presence = Arc::new(Presence::new().unwrap());
         let (of_thread, its_presence) = (node.clone(), presence.clone());
         let background = thread::spawn(move || of_thread.progress_thread(&its_presence));
+        (node, presence, background)
+    }
+
+    // Single posts, after each of which the thread wakes.
+    #[test]
+    fn thread_moves_to_the_cpu_of_posts() {
+        let (node, presence, background) = shared_node();
+        let consumer = thread::spawn(move || {
+            let own = bind_to_own_cpu();
+            until("the thread is bound to the CPU of the posts", || {
+                node.post_lazily(&presence, |_| Urgency::Now);
+                node.doorbell().ring();
+                node.with_core(|core, _| core.cpus) == Some(own)
+            });
+            node.stop_progress_thread(&presence);
+        });
+        consumer.join().unwrap();
+        background.join().unwrap();
+    }
+
+    // While the thread sleeps, each post is sent by the thread that posts.
+    #[test]
+    fn repeated_posts_without_polls_are_sent_by_the_background_thread() {
+        let (node, presence, background) = shared_node();
         let post = || {
             node.post_lazily(&presence, |core| {
                 core.waiting += 1;

@@ -178,10 +178,10 @@ pub trait Driver: Send + Sync {
     /// that of the number's low 16 bits. A repeated call has no effect. [`Rnic::close_datagrams`] closes it.
     ///
     /// # Errors
-    /// Unsupported: the transport has no datagrams. AddrInUse: another process, or another client of the node, has the
-    /// port; or another error of the socket.
+    /// AddrInUse: another process, or another client of the node, has the port; Unsupported, the default: the driver has
+    /// no datagrams; or another error of the socket.
     fn open_datagrams(&self, _port: u16) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "transport without datagrams"))
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Makes the next listener at this address use a listening socket that the process inherited.

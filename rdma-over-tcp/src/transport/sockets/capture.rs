@@ -9,38 +9,21 @@
 //! connections whose start is in the capture.
 
 use alloc::vec::Vec;
-use core::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
+use core::{fmt, net::SocketAddr};
 
-use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader};
 use hashbrown::HashMap;
 use offload_engine::{
-    link::{CaptureOutput, CaptureStatus, Direction, Recorder},
+    link::{CaptureOutput, CaptureStatus, Direction, Recorder, SyntheticEvent, SyntheticFlow},
     memory::Piece,
     time::Instant,
 };
 
 use crate::rnic::StreamId;
 
-/// Bytes of one segment.
-const SEGMENT_BYTES_MAX: usize = 64_000;
-
-/// Window of every segment.
-const WINDOW: u16 = u16::MAX;
-
-/// Hop limit of every segment.
-const HOPS: u8 = 64;
-
-/// Ethernet addresses: kernel sockets have none.
-const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const FAR: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
 /// Capture of the connections of one adapter.
 pub(super) struct Capture {
     recorder: Recorder<CaptureOutput>,
-    flows: HashMap<StreamId, Flow>,
+    flows: HashMap<StreamId, SyntheticFlow>,
     payload: Vec<u8>,
     frame: Vec<u8>,
 }
@@ -51,79 +34,6 @@ impl fmt::Debug for Capture {
     }
 }
 
-#[derive(Debug)]
-struct Flow {
-    local: SocketAddr,
-    remote: SocketAddr,
-    /// Next sequence number of each direction.
-    sent: u32,
-    received: u32,
-}
-
-/// Flags of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct Flags {
-    syn: bool,
-    ack: bool,
-    psh: bool,
-    fin: bool,
-    rst: bool,
-}
-
-const SYN: Flags = Flags { syn: true, ack: false, psh: false, fin: false, rst: false };
-const ACK: Flags = Flags { ack: true, ..NONE };
-const NONE: Flags = Flags { syn: false, ack: false, psh: false, fin: false, rst: false };
-
-impl Flow {
-    /// Encodes a segment's frame.
-    fn segment(&mut self, frame: &mut Vec<u8>, way: Direction, flags: Flags, payload: &[u8]) {
-        let (from, to, macs, sequence, acknowledged) = match way {
-            Direction::Outbound => {
-                (self.local, self.remote, (NEAR, FAR), &mut self.sent, self.received)
-            }
-            Direction::Inbound => {
-                (self.remote, self.local, (FAR, NEAR), &mut self.received, self.sent)
-            }
-        };
-        let header = TcpHeader {
-            acknowledgment_number: if flags.ack { acknowledged } else { 0 },
-            syn: flags.syn,
-            ack: flags.ack,
-            psh: flags.psh,
-            fin: flags.fin,
-            rst: flags.rst,
-            ..TcpHeader::new(from.port(), to.port(), *sequence, WINDOW)
-        };
-        let octets = payload.len() as u32 + u32::from(flags.syn) + u32::from(flags.fin);
-        *sequence = sequence.wrapping_add(octets);
-        let ethernet = PacketBuilder::ethernet2(macs.0, macs.1);
-        frame.clear();
-        let written = match (from.ip(), to.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => write(
-                ethernet.ipv4(from.octets(), to.octets(), HOPS).tcp_header(header),
-                frame,
-                payload,
-            ),
-            (from, to) => {
-                let octets = |address: IpAddr| match address {
-                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                    IpAddr::V6(address) => address.octets(),
-                };
-                write(
-                    ethernet.ipv6(octets(from), octets(to), HOPS).tcp_header(header),
-                    frame,
-                    payload,
-                )
-            }
-        };
-        debug_assert!(written, "a segment fits");
-    }
-}
-
-fn write(step: PacketBuilderStep<TcpHeader>, frame: &mut Vec<u8>, payload: &[u8]) -> bool {
-    step.write(frame, payload).is_ok()
-}
-
 impl Capture {
     pub(super) fn new(recorder: Recorder<CaptureOutput>) -> Self {
         Self { recorder, flows: HashMap::new(), payload: Vec::new(), frame: Vec::new() }
@@ -132,7 +42,7 @@ impl Capture {
     /// Adds a connection that was established before the capture. Its data is recorded from now on, without a
     /// handshake.
     pub(super) fn adopt(&mut self, id: StreamId, (local, remote): (SocketAddr, SocketAddr)) {
-        self.flows.insert(id, Flow { local, remote, sent: 0, received: 0 });
+        self.flows.insert(id, SyntheticFlow::new(local, remote));
     }
 
     /// Returns the number of frames recorded, and the error that ended the recording.
@@ -154,13 +64,8 @@ impl Capture {
         is_passive: bool,
     ) {
         self.adopt(id, addresses);
-        let (first, second) = match is_passive {
-            true => (Direction::Inbound, Direction::Outbound),
-            false => (Direction::Outbound, Direction::Inbound),
-        };
-        self.record(now, id, first, SYN, &[]);
-        self.record(now, id, second, Flags { ack: true, ..SYN }, &[]);
-        self.record(now, id, first, ACK, &[]);
+        let first = if is_passive { Direction::Inbound } else { Direction::Outbound };
+        self.record(now, id, first, SyntheticEvent::Handshake);
         self.flush();
     }
 
@@ -181,24 +86,24 @@ impl Capture {
                 break;
             }
         }
-        self.data(now, id, Direction::Outbound, &payload);
+        self.record(now, id, Direction::Outbound, SyntheticEvent::Data(&payload));
         self.payload = payload;
     }
 
     /// Records received bytes.
     pub(super) fn received(&mut self, now: Instant, id: StreamId, data: &[u8]) {
-        self.data(now, id, Direction::Inbound, data);
+        self.record(now, id, Direction::Inbound, SyntheticEvent::Data(data));
     }
 
     /// Records the FIN of one direction.
     pub(super) fn end(&mut self, now: Instant, id: StreamId, way: Direction) {
-        self.record(now, id, way, Flags { fin: true, ..ACK }, &[]);
+        self.record(now, id, way, SyntheticEvent::Fin);
         self.flush();
     }
 
     /// Records a reset by this side.
     pub(super) fn reset(&mut self, now: Instant, id: StreamId) {
-        self.record(now, id, Direction::Outbound, Flags { rst: true, ..ACK }, &[]);
+        self.record(now, id, Direction::Outbound, SyntheticEvent::Reset);
         self.flush();
     }
 
@@ -212,19 +117,10 @@ impl Capture {
         self.flows.remove(&id);
     }
 
-    fn data(&mut self, now: Instant, id: StreamId, way: Direction, data: &[u8]) {
-        let count = data.len().div_ceil(SEGMENT_BYTES_MAX);
-        for (at, part) in data.chunks(SEGMENT_BYTES_MAX).enumerate() {
-            let flags = Flags { psh: at + 1 == count, ..ACK };
-            self.record(now, id, way, flags, part);
-        }
-    }
-
-    fn record(&mut self, now: Instant, id: StreamId, way: Direction, flags: Flags, payload: &[u8]) {
+    fn record(&mut self, now: Instant, id: StreamId, way: Direction, event: SyntheticEvent<'_>) {
         let Self { recorder, flows, frame, .. } = self;
         if let Some(flow) = flows.get_mut(&id) {
-            flow.segment(frame, way, flags, payload);
-            recorder.record(now, way, None, frame);
+            flow.frames(way, event, frame, |way, frame| recorder.record(now, way, None, frame));
         }
     }
 }

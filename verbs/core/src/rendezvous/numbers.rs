@@ -15,10 +15,8 @@ struct Port {
     used: [bool; QPS_PER_PORT],
     /// First index to consider next.
     next: usize,
-    /// True if the port also receives datagrams.
-    has_datagrams: bool,
-    /// Numbers in use that need them.
-    datagram_qps: usize,
+    /// Numbers in use that need datagrams; `None`: the port receives none.
+    datagram_qps: Option<usize>,
 }
 
 /// Numbers of all ports.
@@ -34,7 +32,7 @@ impl QpNumbers {
     /// Adds a port on which the process listens.
     pub(super) fn add(&mut self, port: u16) {
         let used = [false; QPS_PER_PORT];
-        self.0.push(Port { port, used, next: 0, has_datagrams: false, datagram_qps: 0 });
+        self.0.push(Port { port, used, next: 0, datagram_qps: None });
     }
 
     /// Returns true if the process listens on a port.
@@ -45,19 +43,19 @@ impl QpNumbers {
     /// Records that a port also receives datagrams.
     pub(super) fn add_datagrams(&mut self, port: u16) {
         let of = self.0.iter_mut().find(|it| it.port == port);
-        of.into_iter().for_each(|of| of.has_datagrams = true);
+        of.into_iter().for_each(|of| _ = of.datagram_qps.get_or_insert(0));
     }
 
     /// Returns the ports that receive no datagrams.
     pub(super) fn without_datagrams(&self) -> Vec<u16> {
-        self.0.iter().filter(|it| !it.has_datagrams).map(|it| it.port).collect()
+        self.0.iter().filter(|it| it.datagram_qps.is_none()).map(|it| it.port).collect()
     }
 
     /// Allocates a number, of a port that receives datagrams if they are needed; `None`: all are in use.
     pub(super) fn allocate(&mut self, needs_datagrams: bool) -> Option<u32> {
-        let ports = self.0.iter_mut().filter(|it| it.has_datagrams || !needs_datagrams);
+        let ports = self.0.iter_mut().filter(|it| it.datagram_qps.is_some() || !needs_datagrams);
         ports.into_iter().find_map(|of| {
-            let Port { port, used, next, has_datagrams: _, datagram_qps } = of;
+            let Port { port, used, next, datagram_qps } = of;
             let number = |index: usize| (index as u32) << 16 | u32::from(*port);
             let indexes = (0..QPS_PER_PORT).map(|step| (*next + step) % QPS_PER_PORT);
             let is_free = |index: &usize| !used[*index] && number(*index) != MULTICAST_QPN;
@@ -65,7 +63,9 @@ impl QpNumbers {
             used[index] = true;
             let found = number(index);
             *next = index + 1;
-            *datagram_qps += usize::from(needs_datagrams);
+            if let Some(count) = datagram_qps.as_mut().filter(|_| needs_datagrams) {
+                *count += 1;
+            }
             Some(found)
         })
     }
@@ -79,10 +79,9 @@ impl QpNumbers {
         if !was_used || !needed_datagrams {
             return false;
         }
-        of.datagram_qps -= 1;
-        let is_last = of.datagram_qps == 0;
-        of.has_datagrams &= !is_last;
-        is_last
+        of.datagram_qps =
+            of.datagram_qps.and_then(|count| count.checked_sub(1)).filter(|it| *it > 0);
+        of.datagram_qps.is_none()
     }
 }
 

@@ -103,10 +103,6 @@ fn open_datagrams(device: &'static Device, ports: &[u16]) -> Result<bool, Errno>
                 return Ok(true);
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                tracing::error!("ibv_create_qp of type UD: transport without datagrams");
-                return Err(Errno::OPNOTSUPP);
-            }
             Err(error) => {
                 tracing::error!(port, %error, "UDP port of queue pairs");
                 return Err(error.raw_os_error().map_or(Errno::IO, Errno));
