@@ -363,7 +363,7 @@ const TRANSPORTS: &[&str] = &[
     "pauses for {rdma-over-tcp/src/transport/sockets/core/opening.rs::ACCEPT_PAUSE} and logs",
     "{flue_network::plumb::TXQUEUELEN_DEFAULT} on a TAP that the node creates",
     "opens up to {offload_engine::link::TAP_QUEUES_MAX} queues",
-    "a segment of at most {:rdma-over-tcp/src/transport/sockets/capture.rs::SEGMENT_BYTES_MAX} bytes",
+    "a segment of at most {:offload-engine/src/link/synthetic.rs::SEGMENT_OCTETS_MAX} bytes",
 ];
 
 const VERBS_TAP: &[&str] = &[

@@ -173,13 +173,15 @@ macro_rules! pingpong {
     };
 }
 
-/// fio: the client's `verb`, and options of both.
-/// fio forgets the receives of a batch of completions that a flushed one ends, and waits for them. The flush follows the
-/// last message when the client disconnects.
+/// fio whose server receives messages.
+///
+/// fio's server waits without end if a flushed completion ends a batch, because it then forgets the receives of the
+/// batch. The flush follows the last message when the client disconnects.
 const fn fio_send(row: Row) -> Row {
     Row { server_waits_after: Some("cq completion status 5(Work Request Flushed Error)"), ..row }
 }
 
+/// fio: the client's `verb`, and options of both.
 macro_rules! fio {
     ($name:literal, $verb:literal, $options:literal) => {
         Row {

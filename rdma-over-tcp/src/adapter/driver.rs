@@ -178,8 +178,8 @@ pub trait Driver: Send + Sync {
     /// that of the number's low 16 bits. A repeated call has no effect. [`Rnic::close_datagrams`] closes it.
     ///
     /// # Errors
-    /// AddrInUse: another process, or another client of the node, has the port; Unsupported, the default: the driver has
-    /// no datagrams; or another error of the socket.
+    /// AddrInUse: another process, or another client of the node, has the port. Unsupported, the default: the
+    /// driver has no datagrams. Any other error of the socket.
     fn open_datagrams(&self, _port: u16) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
