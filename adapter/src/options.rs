@@ -48,11 +48,11 @@ pub enum Transport {
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum DeviceKind {
-    /// iWARP adapter: programs connect with librdmacm
-    #[default]
-    Iwarp,
     /// RoCE adapter: programs connect with librdmacm or connect their queue pairs with ibv_modify_qp
+    #[default]
     Roce,
+    /// iWARP adapter: programs connect with librdmacm
+    Iwarp,
 }
 
 /// Options of kernel sockets.

@@ -75,7 +75,7 @@ mod tests {
             [&["flue", "doc"][..], &["flue", "run", "--dev"], &["flue", "run", "--device", ""]]
                 .map(completed);
         fs::remove_file(&file).unwrap();
-        assert_eq!(found, ["doctor", "--device", "iwarp roce"]);
+        assert_eq!(found, ["doctor", "--device", "roce iwarp"]);
     }
 
     #[test]

@@ -79,11 +79,11 @@ pub struct RunArgs {
     )]
     pub program: Vec<OsString>,
 
-    /// Show this device to the program [default: iwarp]
+    /// Show this device to the program [default: roce]
     ///
     /// roce: the program may also connect its queue pairs itself, by an exchange of GID, QP number and PSN and
-    /// ibv_modify_qp, as perftest without -R and ibv_rc_pingpong do. Both ends use flue with this option. The wire
-    /// remains iWARP over TCP.
+    /// ibv_modify_qp, as perftest without -R and ibv_rc_pingpong do. Both ends use flue with this device. iwarp: the
+    /// device has the properties of an iWARP adapter. The wire is iWARP over TCP with both.
     #[arg(long, value_enum, value_name = "KIND")]
     pub device: Option<DeviceKind>,
 
@@ -121,7 +121,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "[HOST:]PORT=PORT")]
     pub port_map: Vec<PortMapping>,
 
-    /// Accept peers of --device roce at these ports, 1024..=65535
+    /// Accept peers of queue pairs that programs connect: 1024..=65535
     ///
     /// For firewalls, which admit TCP connections to these ports. Each process of the program listens at one port for
     /// each 256 queue pairs. Default: ports that the kernel or the node selects.
@@ -226,7 +226,8 @@ impl RunArgs {
     fn wants_device_files(&self, options: &AdapterOptions) -> bool {
         // As for the library, the variable takes precedence over an enclosing launcher.
         match env::var(settings::DEVICE) {
-            Ok(kind) if self.device.is_none() => kind == "roce",
+            Ok(kind) if self.device.is_none() && kind == "iwarp" => false,
+            Ok(kind) if self.device.is_none() && kind == "roce" => true,
             _ => options.device == DeviceKind::Roce,
         }
     }
@@ -531,11 +532,11 @@ mod tests {
         assert_eq!(none.options(default(), None).unwrap(), default());
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
                     --rnr-timeout 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --port-map 7=8 \
-                    --control none --device roce --rendezvous-ports 4000-4015 true";
+                    --control none --device iwarp --rendezvous-ports 4000-4015 true";
         let all = parse(line);
         assert_eq!(all.overrides().count(), 13);
         let options = all.options(default(), None).unwrap();
-        assert_eq!(options.device, DeviceKind::Roce);
+        assert_eq!(options.device, DeviceKind::Iwarp);
         assert_eq!(options.rendezvous_ports, "4000-4015".parse().ok());
         let json = concat!(
             r#"{"transport":{"sockets":{"pcap":"/a"}},"#,

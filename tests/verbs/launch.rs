@@ -12,7 +12,7 @@ use flue_adapter::{
 };
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, find_tool, lacks};
-
+use flue_verbs_abi::settings::{self, PATHS_LIBRARY_FILE};
 use rustix::fs::{XattrFlags, setxattr};
 
 use crate::group::Group;
@@ -95,8 +95,10 @@ fn environment_has_library_first_and_options() {
     let script = "env | grep -E '^(LD_LIBRARY_PATH|FLUE_)'";
     let (_, out, _) =
         run(launcher(&scratch, "", &["sh", "-c", script]).env("LD_LIBRARY_PATH", "/x:/y"));
-    let line = out.lines().next().expect("a line");
-    assert_eq!(out.lines().count(), 1, "{out}");
+    let (lists, others): (Vec<_>, Vec<_>) =
+        out.lines().partition(|line| line.starts_with("LD_LIBRARY_PATH="));
+    assert!(matches!(others[..], [line] if line.starts_with(settings::FILES)), "{out}");
+    let [line] = lists[..] else { panic!("expected one line: {out}") };
     let directory = line.strip_prefix("LD_LIBRARY_PATH=").and_then(|it| it.strip_suffix(":/x:/y"));
     let directory = Path::new(directory.expect(line));
     for name in ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"] {
@@ -212,7 +214,8 @@ fn runtime_directory_that_the_loader_would_split_is_replaced() {
     let (_, out, err) = run(command.env("XDG_RUNTIME_DIR", &split));
     let directory = directory_in(&scratch.file(""));
     let directory = directory.display();
-    let preloads = ["libibverbs", "librdmacm"].map(|it| format!("{directory}/preload-{it}.so.1"));
+    let names = ["preload-libibverbs.so.1", "preload-librdmacm.so.1", PATHS_LIBRARY_FILE];
+    let preloads = names.map(|it| format!("{directory}/{it}"));
     assert_eq!(out, format!("{directory}\n{}\n", preloads.join(":")), "{err}");
 
     for (place, problem) in [
@@ -333,7 +336,9 @@ fn program_with_file_capabilities_is_refused_to_a_user() {
     // The user may have no access to the build directory.
     let [flue, file] = ["flue", "true"].map(|name| scratch.file(name));
     fs::copy(FLUE, &flue).expect("a copied file");
-    fs::copy(library(), scratch.file("libflue_verbs.so")).expect("a copied file");
+    for name in ["libflue_verbs.so", PATHS_LIBRARY_FILE] {
+        fs::copy(library().with_file_name(name), scratch.file(name)).expect("a copied file");
+    }
     fs::copy(find_tool("true").expect("a tool of coreutils"), &file).expect("a copied file");
     setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty())
         .expect("permitted to root");

@@ -115,7 +115,7 @@ fn device() {
         return;
     }
     let host = machine();
-    for (options, is_roce) in [("", false), ("--device iwarp", false), ("--device roce", true)] {
+    for (options, is_roce) in [("", true), ("--device iwarp", false), ("--device roce", true)] {
         let mut program = Group::start(&host, under_flue(options, "ibv_devinfo -v"));
         let status = program.wait(LIMIT).expect("the end of the program");
         let said = program.said();
@@ -206,7 +206,8 @@ fn rfc7306() {
     for (options, capability) in
         [("", "ATOMIC_NONE"), ("--rfc7306 off", "ATOMIC_NONE"), ("--rfc7306 on", "ATOMIC_HCA")]
     {
-        let mut program = Group::start(&host, under_flue(options, "ibv_devinfo -v"));
+        let options = format!("--device iwarp {options}");
+        let mut program = Group::start(&host, under_flue(&options, "ibv_devinfo -v"));
         program.wait(LIMIT).expect("the end of the program");
         assert!(program.said().contains(capability), "{options}: {}", program.report());
     }
@@ -280,11 +281,12 @@ fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
         for (number, line) in PROGRAMS.iter().enumerate() {
             let scratch = Scratch::new();
             let file = scratch.file("log");
-            let options = format!("--log {}", file.display());
+            let options = format!("--device iwarp --log {}", file.display());
             let mut server = transport.start(End::Server, &options, line);
             let listens = || transport.host().run(|| listens(7500 + number as u16));
             assert_eq!(server.wait_until("listens", LIMIT, listens), Ok(()), "{}", server.report());
-            let mut client = transport.start(End::Client, "", &format!("{line} 127.0.0.1"));
+            let line = format!("{line} 127.0.0.1");
+            let mut client = transport.start(End::Client, "--device iwarp", &line);
             let status = server.wait(LIMIT).unwrap_or_else(|error| {
                 panic!("{error}: {}\n{}", server.report(), client.report());
             });

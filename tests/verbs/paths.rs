@@ -14,6 +14,7 @@ use crate::{NEEDS, machine};
 
 const SOURCE: &str = include_str!("paths.c");
 const ROCE: &str = "--device roce";
+const IWARP: &str = "--device iwarp";
 
 /// Program that calls the functions, in a directory of its own.
 fn program(scratch: &Scratch) -> PathBuf {
@@ -81,7 +82,7 @@ fn every_function_finds_the_files() {
     assert_eq!((output.status.code(), err.as_str()), (Some(0), ""), "{out}");
     assert_eq!(out, "46 functions, 0 differences\n");
     // The comparison has a difference without the device.
-    let (output, out, _) = run(&mut launcher(&scratch, "", &words));
+    let (output, out, _) = run(&mut launcher(&scratch, IWARP, &words));
     assert_eq!(output.status.code(), Some(1), "{out}");
 }
 
@@ -99,7 +100,7 @@ fn other_paths_are_unaffected() {
     let (_, expected, _) = run(Command::new(&program).arg("print").args(&words));
     let program = program.to_str().expect("a name");
     let line: Vec<_> = [program, "print"].into_iter().chain(words).collect();
-    for options in ["", ROCE] {
+    for options in [IWARP, ROCE] {
         let (output, out, err) = run(&mut launcher(&scratch, options, &line));
         assert_eq!((output.status.code(), err.as_str()), (Some(0), ""), "{options}");
         assert_eq!(out, expected, "{options}");
@@ -297,7 +298,7 @@ int main(void) { return fputs(early, stdout) < 0; }
 fn files_are_for_programs_with_the_device() {
     let scratch = Scratch::new();
     let script = "echo $LD_PRELOAD; echo files=$FLUE_VERBS_FILES; ls $LD_LIBRARY_PATH";
-    let plain = shell(&scratch, "", script);
+    let plain = shell(&scratch, IWARP, script);
     assert!(!plain.contains("paths") && plain.contains("files=\n"), "{plain}");
     assert!(!plain.contains("uverbs"), "{plain}");
     let roce = shell(&scratch, ROCE, script);
@@ -305,7 +306,7 @@ fn files_are_for_programs_with_the_device() {
     assert!(preloads.starts_with('/'), "{preloads}");
     assert!(preloads.ends_with("/libflue_verbs_paths.so"), "{preloads}");
     // The files of an enclosing launcher are not those of a program on another device.
-    let flue = format!("{} run --device iwarp --", crate::FLUE);
+    let flue = format!("{} run {IWARP} --", crate::FLUE);
     let nested = format!(
         "{flue} sh -c 'echo files=$FLUE_VERBS_FILES; ls /dev/infiniband; true' 2>/dev/null"
     );

@@ -345,8 +345,9 @@ fn programs_run_without_privileges() {
     };
     let rows = [
         (Device::Iwarp, "rping"),
-        (Device::Iwarp, "ib_write_bw"),
-        (Device::Iwarp, "fio_write"),
+        (Device::Roce, "rping"),
+        (Device::Roce, "ib_write_bw"),
+        (Device::Roce, "fio_write"),
         (Device::Roce, "ibv_rc_pingpong"),
         (Device::Roce, "ib_write_bw_connected"),
     ];

@@ -62,8 +62,8 @@ pub(crate) fn note_on(
     let cells = [code(options), code(server.unwrap_or_default()), code(client)].join(" | ");
     write(&row.join("programs"), &format!("| {package} | {cells} |"));
     let cell = match (device, transport) {
-        (Device::Iwarp, Transport::Sockets(_)) => "sockets",
-        (Device::Iwarp, Transport::Nodes(_)) => "nodes",
+        (Device::Iwarp, Transport::Sockets(_)) => "iwarp-sockets",
+        (Device::Iwarp, Transport::Nodes(_)) => "iwarp-nodes",
         (Device::Roce, Transport::Sockets(_)) => "roce-sockets",
         (Device::Roce, Transport::Nodes(_)) => "roce-nodes",
     };

@@ -22,10 +22,10 @@ pub(crate) struct Row {
     pub(crate) server_waits_after: Option<&'static str>,
     /// True if the port is a TCP port of the kernel also on nodes: the programs connect their own queue pairs.
     pub(crate) listens_by_tcp: bool,
-    /// Transports tested on the iWARP device in CI; `tests/verbs/run` tests all of them. None: not run on that device.
-    pub(crate) iwarp: Option<InCi>,
-    /// The same for the RoCE device.
+    /// Transports tested on the RoCE device in CI; `tests/verbs/run` tests all of them. None: not run on that device.
     pub(crate) roce: Option<InCi>,
+    /// The same for the iWARP device.
+    pub(crate) iwarp: Option<InCi>,
     /// Source of the result in the client's output, for the table of docs/measurements/verbs-programs.md.
     pub(crate) result: Seen,
 }
@@ -83,8 +83,8 @@ const fn alone(
         server_ends: true,
         server_waits_after: None,
         listens_by_tcp: false,
-        iwarp: Some(InCi::Sockets),
-        roce: Some(InCi::No),
+        iwarp: Some(InCi::No),
+        roce: Some(InCi::Sockets),
         result: Seen::Text,
     }
 }
@@ -103,31 +103,27 @@ const fn pair(
 /// Excludes the row from ordinary test runs: perftest measures the CPU clock for a fifth of a second at each size, and
 /// longer in its latency tests.
 const fn long(row: Row) -> Row {
-    let iwarp = if row.iwarp.is_some() { Some(InCi::No) } else { None };
-    Row { iwarp, roce: Some(InCi::No), ..row }
+    Row { roce: Some(InCi::No), ..row }
 }
 
 /// Runs the row on nodes, too, in every run of the tests.
 const fn both(row: Row) -> Row {
-    match row.iwarp {
-        Some(_) => Row { iwarp: Some(InCi::Both), ..row },
-        None => Row { roce: Some(InCi::Both), ..row },
-    }
+    Row { roce: Some(InCi::Both), ..row }
 }
 
-/// Runs the row on the RoCE device, too, in every run of the tests.
+/// Runs the row on the iWARP device, too, in every run of the tests.
 const fn either(row: Row) -> Row {
-    Row { roce: Some(InCi::Sockets), ..row }
+    Row { iwarp: Some(InCi::Sockets), ..row }
 }
 
 /// Row of the iWARP device only.
 const fn iwarp(row: Row) -> Row {
-    Row { roce: None, ..row }
+    Row { iwarp: Some(InCi::Sockets), roce: None, ..row }
 }
 
 /// Row of the RoCE device only: programs that connect their own queue pairs.
 const fn roce(row: Row) -> Row {
-    Row { iwarp: None, roce: Some(InCi::Sockets), listens_by_tcp: true, ..row }
+    Row { iwarp: None, listens_by_tcp: true, ..row }
 }
 
 /// perftest: both ends with the same options, the client with the address.
@@ -529,7 +525,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         options: "--rfc7306 on",
         server_ends: false,
-        iwarp: Some(InCi::No),
+        roce: Some(InCi::No),
         result: Lines(" = "),
         ..pair(
             "qperf_with_immediate_data_and_atomics",

@@ -28,8 +28,8 @@ impl Device {
     /// these tests.
     pub(crate) fn of_environment() -> Self {
         match env::var(settings::DEVICE).as_deref() {
-            Ok("roce") => Self::Roce,
-            _ => Self::Iwarp,
+            Ok("iwarp") => Self::Iwarp,
+            _ => Self::Roce,
         }
     }
 

@@ -213,7 +213,7 @@ mod tests {
             settings::MAP => Some("127.0.0.1=10.9.0.1,::1=fd00::1".into()),
             settings::PORT_MAP => Some("3260=3261,[::1]:7=8".into()),
             settings::CONTROL => Some("none".into()),
-            settings::DEVICE => Some("roce".into()),
+            settings::DEVICE => Some("iwarp".into()),
             settings::RENDEZVOUS_PORTS => Some("4000-4015".into()),
             _ => None,
         });
@@ -237,7 +237,7 @@ mod tests {
                 ports: ["3260=3261", "[::1]:7=8"].map(|it| it.parse().unwrap()).into(),
             },
             control: Some(ControlSocketPath::None),
-            device: DeviceKind::Roce,
+            device: DeviceKind::Iwarp,
             rendezvous_ports: Some("4000-4015".parse().unwrap()),
         };
         let expected = Settings { options: expected, ..Settings::default() };
@@ -263,7 +263,7 @@ mod tests {
         given.mpa.accept.crc = Some(Crc::Off);
         given.map.ports = vec!["7=8".parse().unwrap()];
         given.receive_wait = Some(Duration::ZERO);
-        given.device = DeviceKind::Roce;
+        given.device = DeviceKind::Iwarp;
         given.rendezvous_ports = Some("5000-5001".parse().unwrap());
         let (settings, bad) = Settings::read(|name| match name {
             OPTIONS_VARIABLE => Some(given.to_string().into()),
