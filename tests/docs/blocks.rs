@@ -65,11 +65,11 @@ flue rping -c -q -a 10.77.0.2 --bridge br0 --tap flue1 --addr 10.77.0.3/24 &
 /// Texts in the output of blocks, by page and a command of the block.
 const EXPECTED: &[(&str, &str, &[&str])] = &[
     ("README.md", "flue lab", &["kernel sockets", "SHA-256", "RDMA Write", "RDMA Read"]),
-    ("README.md", "ib_write_bw", &["Transport type : IW", " 65536      5000 "]),
+    ("README.md", "ib_write_bw", &["Transport type : IB", " 65536      5000 "]),
     (
         "docs/guide/quick-start.md",
         "ibv_devinfo",
-        &["hca_id:\tflue0", "iWARP", "PORT_ACTIVE", "ping data: rdma-ping-9"],
+        &["hca_id:\tflue0", "InfiniBand (0)", "PORT_ACTIVE", "ping data: rdma-ping-9"],
     ),
     // The line about the disconnect event may be missing: rping exits without its thread for events, which prints it.
     ("docs/guide/quick-start.md", "--drop 1", &["ping data: rdma-ping-9"]),
