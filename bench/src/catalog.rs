@@ -11,8 +11,8 @@ const SIZES_BYTES: [u64; 10] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20];
 /// Message sizes with `--quick`, bytes.
 const QUICK_SIZES_BYTES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
-/// Connections of the chart; `--quick` omits the last one.
-const CONNECTIONS: [u32; 4] = [1, 10, 100, 1_000];
+/// Connections of the chart; `--quick` omits the last two.
+const CONNECTIONS: [u32; 5] = [1, 10, 100, 1_000, 10_000];
 /// TAP queues of the chart.
 const QUEUES: [u32; 2] = [1, 2];
 /// CPU on which the absolute goals were set; relative goals compare peers on the CPU of the run.
@@ -722,7 +722,7 @@ mod tests {
     #[test]
     fn quick_catalog_has_fewer_points() {
         let count = |quick| groups(quick).iter().filter(|group| !group.is_row).count();
-        assert_eq!(count(false), 10 * 3 + 4 + 2);
+        assert_eq!(count(false), 10 * 3 + 5 + 2);
         assert_eq!(count(true), 4 * 3 + 3 + 2);
     }
 
@@ -733,9 +733,9 @@ mod tests {
         assert_eq!(selected("write-1m"), 1);
         assert_eq!(selected("size-write"), 10);
         assert_eq!(selected("size-write/64"), 1);
-        assert_eq!(selected("connections"), 4);
+        assert_eq!(selected("connections"), 5);
         assert_eq!(selected("connections-100"), 1);
-        assert_eq!((selected("goals"), selected("plots")), (36, 36));
+        assert_eq!((selected("goals"), selected("plots")), (36, 37));
         assert_eq!(selected("write"), 0);
     }
 }

@@ -52,7 +52,7 @@ const LOADER_PRELOADS: &str = "LD_PRELOAD";
 /// Options of AddressSanitizer.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// AddressSanitizer rejects any object loaded before its own library, because that object could define functions that
-/// it intercepts. The preloaded objects define none.
+/// it intercepts. The library of the paths defines some, and calls the next definition, which is the sanitizer's.
 const ASAN_ACCEPTS_PRELOADS: &str = "verify_asan_link_order=0";
 
 /// Run a verbs program (rping, perftest, fio, ...) on flue without an RDMA adapter

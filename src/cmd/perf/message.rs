@@ -114,7 +114,7 @@ impl Opening {
 pub struct Parameters {
     /// Kind of the measurement.
     pub kind: Kind,
-    /// Data connections: 1..=1024.
+    /// Data connections: 1..=16,384.
     pub connections: u32,
     /// Outstanding messages per connection.
     pub depth: u32,

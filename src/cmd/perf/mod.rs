@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use flue_adapter::{AdapterOptions, random_seed, word};
 use host_stack::{node::Progress, socket::OffloadPolicy};
 use rdma_over_tcp::ndk::ListenerConfig;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use self::{
@@ -39,7 +40,7 @@ use crate::{
 /// Default port: that of perftest.
 pub const PORT_DEFAULT: u16 = 18515;
 /// Largest number of data connections.
-pub const CONNECTIONS_MAX: u32 = 1024;
+pub const CONNECTIONS_MAX: u32 = 16 * 1024;
 /// Largest number of outstanding messages per connection: the adapter's queue depth.
 pub const DEPTH_MAX: u32 = 16 * 1024;
 /// Default number of outstanding messages per connection: that of perftest.
@@ -127,7 +128,7 @@ pub struct PerfArgs {
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub duration: Option<f64>,
 
-    /// Number of connections (queue pairs, streams): 1..=1024
+    /// Number of connections (queue pairs, streams): 1..=16384
     #[arg(short = 'P', long, visible_alias = "qp", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
     pub connections: u32,
@@ -391,6 +392,13 @@ pub(crate) fn no_server(failure: Failure) -> Failure {
     }
 }
 
+/// Raises the limit of descriptors to the largest one permitted: each connection on kernel sockets has one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Never denied up to the maximum; if it is, a connection reports the limit.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Runs `flue perf`.
 ///
 /// # Errors
@@ -402,6 +410,7 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         (false, false) => OutputFormat::Text,
     };
     let mut reporter = Reporter::new(args.kind, args.host.is_some(), output_format);
+    raise_descriptor_limit();
     let ended = args.plan().and_then(|plan| {
         reporter.plan(&plan, args.node.node.progress);
         if plan.kind.is_rdma() {

@@ -61,7 +61,7 @@ fn invalid_options_are_rejected() {
         ("write-bw -s 0", "64 MiB"),
         ("write-bw -s 1K -a", "cannot be used with"),
         ("write-bw -n 1 -D 1", "cannot be used with"),
-        ("write-bw -P 1025", "1..=1024"),
+        ("write-bw -P 16385", "1..=16384"),
         ("write-bw -t 16385", "1..=16384"),
         ("write-bw --post-list 65", "1..=64"),
         ("tcp-bw -R -b", "cannot be used with"),
@@ -100,8 +100,8 @@ fn server_validates_client_parameters() {
         assert!(failure.message.contains(word), "{word}: {failure}");
     };
     bad(&|parameters| parameters.kind = Kind::ReadBw, "read-bw");
-    bad(&|parameters| parameters.connections = 0, "connections 0, expected 1 to 1024");
-    bad(&|parameters| parameters.connections = 1025, "connections 1025, expected 1 to 1024");
+    bad(&|parameters| parameters.connections = 0, "connections 0, expected 1 to 16384");
+    bad(&|parameters| parameters.connections = 16385, "connections 16385, expected 1 to 16384");
     bad(&|parameters| parameters.depth = u32::MAX, "expected 1 to 16384");
     bad(&|parameters| parameters.post_list = 65, "expected 1 to 64");
     bad(&|parameters| parameters.size_max_bytes = u64::MAX, "expected 1 to 67108864");

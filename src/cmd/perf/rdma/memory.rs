@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn parts_are_disjoint_and_hold_their_slots() {
-        for (connections, size) in [(1, 1), (1024, 64 << 10), (3, 1 << 20), (1, 5 << 20)] {
+        for (connections, size) in [(1, 1), (16_384, 64 << 10), (3, 1 << 20), (1, 5 << 20)] {
             let layout = layout(connections, size);
             assert!(layout.grant_at(connections as usize) <= layout.marker_at);
             assert!(layout.marker_at < layout.source_at && layout.source_at < layout.sink_at);
