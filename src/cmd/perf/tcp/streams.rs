@@ -82,7 +82,7 @@ impl NodeStack {
         let links = setup.node.open_links()?;
         reporter.link(links.vnet_header, &setup.node);
         let start = Streams::new;
-        let nodes = setup.node.start(links.links, start)?;
+        let nodes = setup.node.start(links, start)?;
         let station = Station::new(Some(&setup.node), plan.connect_limit);
         station.warn(console);
         let name = NodeName::of(&setup.node);
