@@ -5,12 +5,12 @@
 //! logged with `-v`. Nothing here fails a command.
 //!
 //! The order is fixed: without `no_new_privs`, the kernel accepts Landlock and seccomp only from a process with
-//! CAP_SYS_ADMIN, and the filter ([`filter`]) permits none of the other calls.
+//! CAP_SYS_ADMIN, and the filter permits none of the other calls.
 
 mod files;
 mod filter;
 
-use std::path::Path;
+use std::{fmt, path::Path};
 
 use clap::Args;
 use flue_adapter::{Switch, Transport};
@@ -27,20 +27,19 @@ pub use self::filter::kernel_support as seccomp_support;
 
 /// The option of commands that enter a sandbox.
 #[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "Process options")]
 pub struct SandboxArgs {
     /// Drop capabilities, system calls and file access after the start
     ///
     /// Restrictions that the kernel does not support are skipped; -v logs them, and "flue doctor" lists those that it
     /// supports. Use off for debuggers and profilers that run in the process.
-    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SWITCH",
+        default_value = "on",
+        help_heading = "Process options"
+    )]
     pub sandbox: Switch,
-}
-
-impl Default for SandboxArgs {
-    fn default() -> Self {
-        Self { sandbox: Switch::On }
-    }
 }
 
 impl SandboxArgs {
@@ -91,17 +90,16 @@ impl<'a> Policy<'a> {
 
 /// Restricts the calling thread, and those that it starts afterwards, to the needs of `policy`.
 pub fn enter(policy: Policy<'_>) {
-    let restrictions: [(&str, &dyn Fn() -> Result<(), String>); 4] = [
-        ("no_new_privs", &|| set_no_new_privs(true).map_err(|error| error.to_string())),
-        ("landlock", &|| files::restrict(policy)),
-        ("capabilities", &|| drop_capabilities(policy.capabilities()).map_err(|it| it.to_string())),
-        ("seccomp", &|| filter::apply(policy)),
-    ];
-    for (name, restrict) in restrictions {
-        match restrict() {
-            Ok(()) => tracing::debug!(restriction = name, "sandbox: entered"),
-            Err(error) => tracing::info!(restriction = name, %error, "sandbox: not restricted"),
-        }
+    report("no_new_privs", set_no_new_privs(true));
+    report("landlock", files::restrict(policy));
+    report("capabilities", drop_capabilities(policy.capabilities()));
+    report("seccomp", filter::apply(policy));
+}
+
+fn report<E: fmt::Display>(restriction: &str, entered: Result<(), E>) {
+    match entered {
+        Ok(()) => tracing::debug!(restriction, "sandbox: entered"),
+        Err(error) => tracing::info!(restriction, %error, "sandbox: not restricted"),
     }
 }
 

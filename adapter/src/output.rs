@@ -7,7 +7,7 @@ use std::{
     ffi::OsString,
     fs::{File, OpenOptions},
     io::{self, Write},
-    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -92,10 +92,9 @@ impl CaptureFile {
     ///
     /// # Errors
     /// It is not a regular file: a write to it might block.
-    pub(crate) fn new(file: OwnedFd) -> io::Result<Self> {
-        let file = File::from(move_to_high_number(file));
+    pub(crate) fn new(file: Guarded<File>) -> io::Result<Self> {
         match file.metadata()?.is_file() {
-            true => Ok(Self(file.into())),
+            true => Ok(Self(file)),
             false => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file")),
         }
     }

@@ -1,7 +1,7 @@
 //! `flue capture`: starts and stops a capture of a running node, over its control socket.
 //!
-//! This process creates the file, with the rights of its user, and passes the descriptor to the node. Nodes reply within
-//! [`client::LIMIT`].
+//! This process creates the file, with the rights of its user, and passes the descriptor to the node. Nodes reply
+//! within [`client::LIMIT`].
 
 use std::{
     io,

@@ -66,6 +66,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
     libc::SYS_eventfd2,
     libc::SYS_fcntl,
     libc::SYS_fdatasync,

@@ -7,7 +7,8 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    fs, io, iter,
+    fs::{self, File},
+    io, iter,
     net::Shutdown,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -516,7 +517,7 @@ impl<N: Controlled> Server<N> {
         self.wait(&[], Some(Instant::now() + time))
     }
 
-    fn answer(&self, line: &[u8], files: Vec<OwnedFd>) -> Answer {
+    fn answer(&self, line: &[u8], files: Vec<Guarded<File>>) -> Answer {
         let failed = |message: String| Answer::Failed { message };
         if line.len() == REQUEST_BYTES_MAX {
             return failed(format!(
@@ -571,7 +572,7 @@ impl<N: Controlled> Server<N> {
         Ok(Answer::List(Box::new(Page { node, adapter, capture, connections, more })))
     }
 
-    fn start_capture(&self, path: PathBuf, files: Vec<OwnedFd>) -> Result<Answer, String> {
+    fn start_capture(&self, path: PathBuf, files: Vec<Guarded<File>>) -> Result<Answer, String> {
         let failed = |error: &dyn std::fmt::Display| format!("capture {}: {error}", path.display());
         if let Some(running) = self.refresh_capture().filter(|it| it.is_running) {
             return Err(failed(&format_args!("already running: {}", running.path.display())));

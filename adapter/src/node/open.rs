@@ -15,7 +15,7 @@ use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
     descriptor::move_to_high_number,
     engine::NodeClient,
-    link::{CaptureLink, Impaired, Impairments, Link, OpenTap, open_tap_descriptor},
+    link::{CaptureLink, Impaired, Impairments, Link, OpenTap, ReclaimMode, open_tap_descriptor},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -176,10 +176,12 @@ impl NodeOptions {
         Ok((descriptor, first.name))
     }
 
-    /// Returns the options without capture, trace and impairments.
+    /// Returns the options without capture, trace, impairments and page recycling: a link that needs the TAP only, and
+    /// opens no file or socket.
     pub(crate) fn without_observers(&self) -> Self {
         let impairment = Impairment::default();
-        Self { pcap: None, tcp_trace: None, impairment, ..self.clone() }
+        let tx_page_recycling = ReclaimMode::Off;
+        Self { pcap: None, tcp_trace: None, impairment, tx_page_recycling, ..self.clone() }
     }
 
     /// Starts engine and host stack on the links, the second half of [`NodeOptions::open`].
@@ -299,6 +301,20 @@ fn start_failure(error: io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::error::Cause;
+
+    // A launcher may open neither after the start of its program.
+    #[test]
+    fn link_of_a_reset_opens_no_file_or_socket() {
+        let options = NodeOptions {
+            pcap: Some("a".into()),
+            tcp_trace: Some("b".into()),
+            tx_page_recycling: ReclaimMode::On,
+            ..NodeOptions::default()
+        };
+        let expected =
+            NodeOptions { tx_page_recycling: ReclaimMode::Off, ..NodeOptions::default() };
+        assert_eq!(options.without_observers(), expected);
+    }
 
     #[test]
     fn one_node_needs_one_queue() {

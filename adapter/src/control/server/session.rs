@@ -3,13 +3,14 @@
 //! Limits: [`REQUEST_BYTES_MAX`] octets of a request. Timers: [`REQUEST_LIMIT`], [`ANSWER_LIMIT`].
 
 use std::{
+    fs::File,
     io::{self, IoSliceMut, Write},
     mem::{self, MaybeUninit},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
 
-use offload_engine::descriptor::Guarded;
+use offload_engine::descriptor::{Guarded, move_to_high_number};
 use rustix::{
     cmsg_space,
     event::PollFlags,
@@ -32,7 +33,7 @@ pub(super) enum SessionEnd {
 
 #[derive(Debug)]
 enum Stage {
-    Request { line: Vec<u8>, files: Vec<OwnedFd> },
+    Request { line: Vec<u8>, files: Vec<Guarded<File>> },
     Answer { text: Vec<u8>, sent: usize },
 }
 
@@ -86,7 +87,7 @@ impl Session {
     /// The session has ended.
     pub(super) fn proceed(
         &mut self,
-        answer: impl FnOnce(&[u8], Vec<OwnedFd>) -> io::Result<Vec<u8>>,
+        answer: impl FnOnce(&[u8], Vec<Guarded<File>>) -> io::Result<Vec<u8>>,
     ) -> Result<bool, SessionEnd> {
         if let Stage::Request { line, files } = &mut self.stage {
             if !receive(&self.client, line, files, &mut self.active_at)? {
@@ -125,7 +126,7 @@ impl Session {
 fn receive(
     client: &UnixStream,
     line: &mut Vec<u8>,
-    files: &mut Vec<OwnedFd>,
+    files: &mut Vec<Guarded<File>>,
     active_at: &mut Instant,
 ) -> Result<bool, SessionEnd> {
     loop {
@@ -139,7 +140,8 @@ fn receive(
             Ok(received) => {
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                        files.extend(descriptors);
+                        let descriptors = descriptors.map(move_to_high_number);
+                        files.extend(descriptors.map(|it| File::from(it).into()));
                         files.truncate(FILES_MAX);
                     }
                 }

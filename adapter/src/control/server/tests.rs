@@ -428,7 +428,7 @@ fn capture_is_started_listed_and_stopped() {
 
     fs::remove_file(&second).unwrap();
     // Another client: without a descriptor, and with one that could block.
-    let request = |files: &[fs::File]| {
+    let request = |files: &[File]| {
         let mut stream = UnixStream::connect(socket).unwrap();
         let operation = Operation::StartCapture { path: file.clone() };
         let line = serde_json::to_string(&Request::new(operation)).unwrap() + "\n";
@@ -438,7 +438,7 @@ fn capture_is_started_listed_and_stopped() {
         answer
     };
     assert!(request(&[]).contains("no descriptor for queue 0"));
-    let null = fs::File::options().write(true).open("/dev/null").unwrap();
+    let null = File::options().write(true).open("/dev/null").unwrap();
     assert!(request(&[null]).contains("expected a regular file"));
     assert!(fake.capture().is_none());
 
