@@ -9,6 +9,7 @@ mod addresses;
 mod connect;
 mod crates;
 mod differences;
+mod faults;
 mod group;
 mod launch;
 mod loader;
