@@ -21,6 +21,7 @@ mod rdma_io;
 mod releases;
 mod results;
 mod servers;
+mod soak;
 mod stops;
 mod storage;
 mod streams;
