@@ -5,7 +5,11 @@ use std::{fmt, path::PathBuf};
 use clap::Args;
 use flue_adapter::{
     AdapterOptions, MpaOptions, NodeOptions, SocketsOptions, TransportOptions,
-    control::{message::NodeName, server::Control, socket_path::ControlSocketPath},
+    control::{
+        message::NodeName,
+        server::{Control, ControlListener},
+        socket_path::ControlSocketPath,
+    },
     random_seed,
 };
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, CallError, blocking::Wait};
@@ -16,6 +20,7 @@ use crate::{
     node::LINGER_LIMIT,
     options::{NodeArgs, NodeSetup, QueueOptions, shown_socket},
     report::Console,
+    sandbox::{Policy, SandboxArgs},
     station::Station,
     waker::Waker,
 };
@@ -104,6 +109,39 @@ pub(crate) fn show(options: &AdapterOptions, console: &mut Console<'_>) {
     }
 }
 
+/// Adapters of all queues of a TAP, or one on kernel sockets, with their control socket.
+pub(crate) struct OpenAdapters {
+    pub(crate) opened: flue_adapter::OpenAdapter,
+    pub(crate) station: Station,
+    pub(crate) control: Option<Control>,
+}
+
+impl OpenAdapters {
+    /// Opens devices, files and control socket, enters the sandbox, and starts the adapters. Warns if no peer can reach
+    /// them.
+    ///
+    /// # Errors
+    /// As [`OpenAdapter::open`].
+    pub(crate) fn open(
+        options: &AdapterOptions,
+        config: AdapterConfig,
+        sandbox: SandboxArgs,
+        console: &mut Console<'_>,
+    ) -> Result<Self, Failure> {
+        let limit = config.connect_timeout;
+        let prepared = options.prepare()?;
+        let node = options.transport.node();
+        let station = Station::new(node, limit);
+        station.warn(console);
+        let control = options.listen()?;
+        let transport = node.map_or(Transport::Kernel, |_| Transport::Tap);
+        sandbox.enter(Policy::of(transport, control.as_ref().map(ControlListener::path)));
+        let opened = prepared.start(config)?;
+        let control = control.map(|it| it.serve(opened.adapters.clone())).transpose()?;
+        Ok(Self { opened, station, control })
+    }
+}
+
 /// An adapter with its control socket.
 pub struct OpenAdapter {
     /// The adapter; on a TAP of several queues, that of the first.
@@ -114,20 +152,19 @@ pub struct OpenAdapter {
 }
 
 impl OpenAdapter {
-    /// Opens it, and warns if no peer can reach it.
+    /// Opens it in a sandbox, and warns if no peer can reach it.
     ///
     /// # Errors
     /// The options, the machine, or an operation that failed.
     pub fn open(
         options: &AdapterOptions,
         config: AdapterConfig,
+        sandbox: SandboxArgs,
         console: &mut Console<'_>,
     ) -> Result<Self, Failure> {
-        let station = Station::new(options.transport.node(), config.connect_timeout);
-        let adapter = options.open(config)?.adapters.swap_remove(0);
-        station.warn(console);
-        let control = options.serve(vec![adapter.clone()])?;
-        Ok(Self { adapter, station, _control: control })
+        let mut opened = OpenAdapters::open(options, config, sandbox, console)?;
+        let adapter = opened.opened.adapters.swap_remove(0);
+        Ok(Self { adapter, station: opened.station, _control: opened.control })
     }
 
     /// Runs `work`, whose waits SIGINT, SIGTERM and SIGHUP end.

@@ -12,6 +12,7 @@ pub mod cmd;
 pub mod host;
 pub mod node;
 pub mod options;
+pub mod sandbox;
 pub mod station;
 pub mod version;
 pub mod waker;

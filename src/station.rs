@@ -6,6 +6,7 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +18,7 @@ use rdma_over_tcp::{
     rnic::ConnectError,
 };
 
-use crate::{failure::Failure, report::Console};
+use crate::{failure::Failure, net::Netlink, report::Console};
 
 /// Time limit of the connects of a command.
 #[derive(Args, Clone, Copy, Debug)]
@@ -40,6 +41,8 @@ impl ConnectOptions {
 pub struct Station {
     /// Options of the node; `None`: kernel sockets.
     node: Option<NodeOptions>,
+    /// Opened before the process drops the right to; `None`: kernel sockets, or not available.
+    netlink: Option<Arc<Mutex<Netlink>>>,
     /// Time limit of a connect.
     limit: Duration,
 }
@@ -47,7 +50,9 @@ pub struct Station {
 impl Station {
     /// Creates a station on `node`, or on kernel sockets, whose connects have a time limit.
     pub fn new(node: Option<&NodeOptions>, limit: Duration) -> Self {
-        Self { node: node.cloned(), limit }
+        let netlink = node.and_then(|_| Netlink::open().ok());
+        let netlink = netlink.map(|netlink| Arc::new(Mutex::new(netlink)));
+        Self { node: node.cloned(), netlink, limit }
     }
 
     /// Returns the time limit of a connect.
@@ -68,9 +73,10 @@ impl Station {
 
     /// Returns the reason why no frame leaves the TAP of the node, if that is so.
     fn isolation(&self) -> Option<String> {
-        let node = self.node.as_ref()?;
+        let (node, netlink) = (self.node.as_ref()?, self.netlink.as_ref()?);
+        let mut netlink = netlink.lock().unwrap_or_else(PoisonError::into_inner);
         // Without an answer of the kernel, no warning.
-        let is_isolated = node.is_isolated().unwrap_or(false);
+        let is_isolated = node.is_isolated(&mut netlink).unwrap_or(false);
         is_isolated.then(|| format!("TAP {} has neither --bridge nor --host-addr", node.tap))
     }
 

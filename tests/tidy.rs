@@ -64,6 +64,8 @@ const SLEEP: &[&str] = &[
     "host-stack/tests/queues_cost.rs",
     // A connect is repeated until the peer listens.
     "judge/src/link.rs",
+    // Events of a soak occur at random times of the traffic.
+    "tests/verbs/soak.rs",
 ];
 
 /// Libraries loaded into other programs: they start threads by `offload_engine::thread` only, which blocks the

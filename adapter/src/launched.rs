@@ -40,7 +40,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use self::{reset::reset, table::Table, tracker::Tracker};
-use crate::{NodeOptions, error::Error};
+use crate::{NodeOptions, error::Error, node::start_traces};
 
 /// Node that a launcher has prepared for a program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -234,7 +234,7 @@ impl LaunchedNode {
             rnic::Config { seed: options.seed().into(), ..config },
         )
         .map_err(|error| Error::io("start the node", &error))?;
-        options.start_traces(opened.iter().map(|(node, _)| node))?;
+        start_traces(links.traces, opened.iter().map(|(node, _)| node))?;
         let (_, adapter) = opened.pop().ok_or_else(|| Error::operation("TAP: no queue"))?;
         Ok(adapter)
     }

@@ -49,8 +49,8 @@ pub use self::{
         parse_burst, parse_interface, parse_nanos, random_seed,
     },
     options::{
-        AdapterOptions, DeviceKind, OPTIONS_VARIABLE, OpenAdapter, RECEIVE_WAIT_MAX_SECONDS,
-        SocketsOptions, Transport, TransportOptions, parse_receive_wait,
+        AdapterOptions, DeviceKind, OPTIONS_VARIABLE, OpenAdapter, PreparedAdapter,
+        RECEIVE_WAIT_MAX_SECONDS, SocketsOptions, Transport, TransportOptions, parse_receive_wait,
     },
     port_range::PortRange,
 };

@@ -14,7 +14,7 @@ use crate::{
     address_map::AddressMap,
     control::{
         message::NodeName,
-        server::{self, Control},
+        server::{self, Control, ControlListener},
         socket_path::ControlSocketPath,
     },
     error::Error,
@@ -155,6 +155,20 @@ pub struct AdapterOptions {
     pub rendezvous_ports: Option<PortRange>,
 }
 
+/// Open devices and files of an adapter, before its first thread.
+#[derive(Debug)]
+pub struct PreparedAdapter<'a> {
+    options: &'a AdapterOptions,
+    resources: Resources<'a>,
+}
+
+#[derive(Debug)]
+enum Resources<'a> {
+    Sockets(&'a SocketsOptions, Option<OutputFile>),
+    Node(Box<NodeOptions>, OpenLinks),
+    Launched(&'a LaunchedNode),
+}
+
 /// A running adapter.
 #[derive(Debug)]
 pub struct OpenAdapter {
@@ -216,50 +230,90 @@ impl AdapterOptions {
     /// An option, a prerequisite or an operation: [`Error::cause`]. [`Error::Busy`]: another process uses the launched
     /// node.
     pub fn open(&self, config: Config) -> Result<OpenAdapter, Error> {
-        let config = self.configure(config);
-        let mut opened =
-            OpenAdapter { adapters: Vec::new(), nodes: Vec::new(), vnet_header: None, config };
-        let config = opened.config.clone();
-        match &self.transport {
-            TransportOptions::Sockets(sockets) => opened.adapters.push(sockets.open(config)?),
-            TransportOptions::Node(node) => {
-                let node = NodeOptions::clone(node).completed()?;
-                let OpenLinks { links, vnet_header } = node.open_links()?;
-                opened.vnet_header = Some(vnet_header);
-                let started = node.start_ndk(links, config)?;
-                (opened.nodes, opened.adapters) = started.into_iter().unzip();
+        self.prepare()?.start(config)
+    }
+
+    /// Opens devices and files, the first half of [`AdapterOptions::open`]. It starts no thread.
+    ///
+    /// After it, an adapter on a TAP opens no file, socket or device, and needs no capability. An adapter on kernel
+    /// sockets opens IP sockets. A launched node is opened by the second half.
+    ///
+    /// # Errors
+    /// As [`AdapterOptions::open`].
+    pub fn prepare(&self) -> Result<PreparedAdapter<'_>, Error> {
+        let resources = match &self.transport {
+            TransportOptions::Sockets(sockets) => {
+                let create = |path| OutputFile::create("--pcap", path);
+                Resources::Sockets(sockets, sockets.pcap.as_deref().map(create).transpose()?)
             }
-            TransportOptions::Launched(launched) => opened.adapters.push(launched.open(config)?),
-        }
-        Ok(opened)
+            TransportOptions::Node(node) => {
+                let node = Box::new(NodeOptions::clone(node).completed()?);
+                let links = node.open_links()?;
+                Resources::Node(node, links)
+            }
+            TransportOptions::Launched(launched) => Resources::Launched(launched),
+        };
+        Ok(PreparedAdapter { options: self, resources })
     }
 
     /// Serves the control socket of `adapters`, which were opened with these options.
     ///
     /// # Errors
-    /// The requested control socket cannot be created; or as [`AdapterOptions::completed`].
+    /// As [`AdapterOptions::listen`].
     pub fn serve(&self, adapters: Vec<Adapter>) -> Result<Option<Control>, Error> {
+        self.listen()?.map(|listener| listener.serve(adapters)).transpose()
+    }
+
+    /// Creates the control socket of adapters that are opened with these options. `None`: without a socket.
+    ///
+    /// # Errors
+    /// The requested control socket cannot be created; or as [`AdapterOptions::completed`].
+    pub fn listen(&self) -> Result<Option<ControlListener>, Error> {
         let name = match self.transport.node() {
             None => NodeName::of_sockets(),
             Some(node) => NodeName::of(&node.clone().completed()?),
         };
         let socket_path = self.control.clone().unwrap_or_else(|| ControlSocketPath::resolve(None));
-        server::serve(adapters, name, &socket_path)
+        server::listen(name, &socket_path)
+    }
+}
+
+impl PreparedAdapter<'_> {
+    /// Starts the adapter, the second half of [`AdapterOptions::open`].
+    ///
+    /// # Errors
+    /// As [`AdapterOptions::open`].
+    pub fn start(self, config: Config) -> Result<OpenAdapter, Error> {
+        let config = self.options.configure(config);
+        let mut opened =
+            OpenAdapter { adapters: Vec::new(), nodes: Vec::new(), vnet_header: None, config };
+        let config = opened.config.clone();
+        match self.resources {
+            Resources::Sockets(sockets, output) => {
+                opened.adapters.push(sockets.open(output, config)?);
+            }
+            Resources::Node(node, links) => {
+                opened.vnet_header = Some(links.vnet_header);
+                let started = node.start_ndk(links, config)?;
+                (opened.nodes, opened.adapters) = started.into_iter().unzip();
+            }
+            Resources::Launched(launched) => opened.adapters.push(launched.open(config)?),
+        }
+        Ok(opened)
     }
 }
 
 impl SocketsOptions {
-    fn open(&self, config: Config) -> Result<Adapter, Error> {
+    fn open(&self, output: Option<OutputFile>, config: Config) -> Result<Adapter, Error> {
         let seed = match self.seed {
             Some(seed) => seed.into(),
             None => u128::from(random_seed()?) << 64 | u128::from(random_seed()?),
         };
         let config = Config { seed, ..config };
-        let Some(path) = &self.pcap else {
+        let Some(output) = output else {
             return open_sockets(SocketsConfig::default(), config)
                 .map_err(|error| Error::sockets(&error));
         };
-        let output = OutputFile::create("--pcap", path)?;
         open_captured_sockets(SocketsConfig::default(), config, Box::new(output))
             .map_err(|error| Error::sockets(&error))
     }

@@ -82,22 +82,32 @@ impl Write for OutputFile {
     }
 }
 
-/// Capture file of a running node. Its errors are reported by the control socket, and do not determine the exit status.
+/// Capture file of a running node, created by a client of the control socket. Its errors are reported by the control
+/// socket, and do not determine the exit status.
 #[derive(Debug)]
 pub(crate) struct CaptureFile(Guarded<File>);
 
 impl CaptureFile {
-    /// Creates the file with mode 0600. An existing file or link of any user is refused.
+    /// Takes the file of a client.
     ///
     /// # Errors
-    /// AlreadyExists, and other errors of the file system.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        // O_EXCL does not follow a link either.
-        options.write(true).create_new(true).mode(0o600);
-        let file = options.open(path)?;
-        Ok(Self(File::from(move_to_high_number(file.into())).into()))
+    /// It is not a regular file: a write to it might block.
+    pub(crate) fn new(file: Guarded<File>) -> io::Result<Self> {
+        match file.metadata()?.is_file() {
+            true => Ok(Self(file)),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file")),
+        }
     }
+}
+
+/// Creates the file of a capture with mode 0600. An existing file or link of any user is refused.
+///
+/// # Errors
+/// AlreadyExists, and other errors of the file system.
+pub(crate) fn create_capture(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // O_EXCL does not follow a link either.
+    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 impl Write for CaptureFile {
@@ -147,13 +157,14 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("flue-capture-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let [file, link, dangling] = ["file", "link", "dangling"].map(|name| directory.join(name));
-        CaptureFile::create(&file).unwrap().write_all(b"x").unwrap();
+        let made = CaptureFile::new(create_capture(&file).unwrap().into());
+        made.unwrap().write_all(b"x").unwrap();
         let mode = std::fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         symlink(&file, &link).unwrap();
         symlink(directory.join("absent"), &dangling).unwrap();
         for path in [&file, &link, &dangling] {
-            let kind = CaptureFile::create(path).unwrap_err().kind();
+            let kind = create_capture(path).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::AlreadyExists, "{path:?}");
         }
         assert!(!directory.join("absent").exists(), "a link was followed");

@@ -48,6 +48,17 @@ impl Mode {
     }
 }
 
+/// Repeats a system call that a signal of the program has interrupted: its handlers may be installed without
+/// `SA_RESTART`.
+pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// An rtnetlink socket.
 pub(super) struct Connection {
     socket: Socket,
@@ -87,7 +98,7 @@ impl Connection {
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
+        uninterrupted(|| self.socket.send(&bytes, 0))?;
         self.replies(if mode == Mode::List { OBJECTS_MAX } else { REPLIES_MAX })
     }
 
@@ -95,7 +106,7 @@ impl Connection {
         let mut replies = Vec::new();
         let mut seen = 0;
         while seen < messages_max {
-            let (datagram, _) = self.socket.recv_from_full()?;
+            let (datagram, _) = uninterrupted(|| self.socket.recv_from_full())?;
             let mut rest = datagram.as_slice();
             while !rest.is_empty() && seen < messages_max {
                 seen += 1;
@@ -122,7 +133,7 @@ impl Connection {
     /// Reads one datagram of notifications without blocking. Returns true if there was one.
     pub(super) fn take_notification(&self) -> io::Result<bool> {
         self.socket.set_non_blocking(true)?;
-        match self.socket.recv_from_full() {
+        match uninterrupted(|| self.socket.recv_from_full()) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             // Notifications were dropped: the caller has to check the link as after a notification.
@@ -138,5 +149,18 @@ impl Connection {
     /// Descriptor that is readable when a notification is available.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupted_call_is_repeated() {
+        let mut errors = vec![io::ErrorKind::NotFound, io::ErrorKind::Interrupted];
+        let mut call = || errors.pop().map_or(Ok(()), |kind| Err(kind.into()));
+        assert_eq!(uninterrupted(&mut call).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(uninterrupted(&mut call).is_ok());
     }
 }

@@ -12,6 +12,8 @@ use std::{
 use netlink_sys::{Socket, SocketAddr as Port, protocols::NETLINK_SOCK_DIAG};
 use rustix::io::Errno;
 
+use crate::message::uninterrupted;
+
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
@@ -111,8 +113,8 @@ impl SocketDiag {
         local: SocketAddr,
         remote: Option<SocketAddr>,
     ) -> io::Result<Option<SocketState>> {
-        self.0.send(&request(local, remote), 0)?;
-        let (reply, _) = self.0.recv_from_full()?;
+        uninterrupted(|| self.0.send(&request(local, remote), 0))?;
+        let (reply, _) = uninterrupted(|| self.0.recv_from_full())?;
         parse(&reply)
     }
 }

@@ -46,7 +46,7 @@ pub fn move_to_high_number(descriptor: OwnedFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor)
 }
 
-/// Logs that no descriptor is left, once per process, with the limit.
+/// Logs that no descriptor is left, once per process, with the limits of the process and the machine (EMFILE, ENFILE).
 #[cold]
 pub fn log_shortage() {
     static IS_LOGGED: AtomicBool = AtomicBool::new(false);
@@ -54,7 +54,8 @@ pub fn log_shortage() {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or_else(|| "unlimited".into(), |limit| format!("{limit}"));
         tracing::error!(
-            "descriptors: RLIMIT_NOFILE={limit} reached: raise the limit (ulimit -n) or close files"
+            "descriptors: RLIMIT_NOFILE={limit} or fs.file-max reached: raise the limit of the process (ulimit -n) \
+             or of the machine (sysctl), or close files"
         );
     }
 }

@@ -1,6 +1,7 @@
 //! `flue capture`: starts and stops a capture of a running node, over its control socket.
 //!
-//! The process of the node writes the file, with its own rights. Nodes reply within [`client::LIMIT`].
+//! This process creates the file, with the rights of its user, and passes the descriptor to the node. Nodes reply
+//! within [`client::LIMIT`].
 
 use std::{
     io,
@@ -41,7 +42,7 @@ pub struct CaptureArgs {
 
     /// File, which must not exist [default: flue-NODE-PID.pcapng]
     ///
-    /// The process of the node creates it with mode 0600. With several queues, the others have name.1.pcapng and so on.
+    /// Its mode is 0600. With several queues, the others have name.1.pcapng and so on.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 
@@ -77,7 +78,7 @@ struct Captured {
 /// Runs `flue capture`.
 ///
 /// # Errors
-/// No node is running, several nodes are selected for a start, no capture is running, or the file cannot be written.
+/// No node is running, several nodes are selected for a start, no capture is running, or the file cannot be created.
 pub fn run(args: &CaptureArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.action == Action::Stop && args.file.is_some() {
         return Err(Failure::usage("FILE: not supported with stop: the start has it"));
@@ -152,7 +153,7 @@ fn default_file(directory: &Path, node: &str) -> PathBuf {
     let names = std::iter::once(format!("flue-{node}.pcapng")).chain(numbered);
     let mut paths = names.map(|name| directory.join(name));
     let free = paths.find(|path| path.symlink_metadata().is_err());
-    // The node refuses a file that exists.
+    // A file that exists is refused.
     free.unwrap_or_else(|| directory.join(format!("flue-{node}.pcapng")))
 }
 

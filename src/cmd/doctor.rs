@@ -26,6 +26,7 @@ use crate::{
     net::{Netlink, VethEnd, plumb},
     options::OutputArgs,
     report::Console,
+    sandbox,
 };
 
 /// Check prerequisites and suggest fixes
@@ -212,6 +213,8 @@ pub fn examine() -> Vec<Check> {
         Check::new("verbs programs", false, try_verbs()),
         Check::new("files of the device", false, try_files()),
     ];
+    // Before the process has all of them in a user namespace.
+    checks.push(Check::new("capabilities", false, try_capabilities()));
     let tun = environment::check_tun().map(|()| format!("{} opened", environment::TUN_NODE));
     let has_tun = tun.is_ok();
     checks.push(Check::new("TUN device node", true, tun.map_err(Failure::from)));
@@ -224,7 +227,23 @@ pub fn examine() -> Vec<Check> {
     if has_namespace {
         checks.extend(examine_links(has_tun));
     }
+    // They start threads, with which no user namespace could be entered.
+    let found = |name, found: Result<String, String>| {
+        Check::new(name, false, found.map_err(Failure::lacking))
+    };
+    checks.push(found("seccomp", sandbox::seccomp_support()));
+    checks.push(found("landlock", sandbox::landlock_support()));
     checks
+}
+
+/// Checks the capability that creates TAPs in the current network namespace.
+fn try_capabilities() -> Result<String, Failure> {
+    if namespace::has_net_admin() {
+        return Ok("CAP_NET_ADMIN; a node drops it after its start".into());
+    }
+    let remedy =
+        "setcap cap_net_admin=ep FILE for the file of flue, or use \"flue up\" without privileges";
+    Err(Failure::lacking("no CAP_NET_ADMIN").with_hint(remedy))
 }
 
 /// Checks links in the namespace of the calling thread, which was created for this run.

@@ -17,15 +17,15 @@ use std::{
 };
 
 use crate::{
-    control::{message::NodeName, server},
     failure::Failure,
     host::HostAddress,
-    node,
+    node::{self, OpenNodes},
     options::{NodeArgs, OutputArgs, QueueOptions},
     report::{
         Console,
         stdout::{self, Stdout},
     },
+    sandbox::SandboxArgs,
     station::{ConnectOptions, Station},
     waker::Waker,
 };
@@ -103,6 +103,10 @@ pub struct NcArgs {
     /// Output format.
     #[command(flatten)]
     pub output: OutputArgs,
+
+    /// Rights of the process.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 
     /// The queues of its TAP; the connection is the first one's.
     #[command(flatten)]
@@ -474,10 +478,10 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         streams.post_receives(args.prepost.unwrap_or(0) as usize);
         streams
     };
-    let node = setup.node.open(client)?.swap_remove(0);
-    let station = Station::new(Some(&setup.node), args.connect.limit());
-    station.warn(console);
-    let _control = server::serve(node.clone(), NodeName::of(&setup.node), &setup.control)?;
+    let opened = OpenNodes::open(&setup, args.connect.limit(), args.sandbox, console, client)?;
+    let OpenNodes { mut nodes, vnet_header: _, station, control: _control } = opened;
+    let node = nodes.swap_remove(0);
+    drop(nodes);
     let waker = Waker::new();
     let woken = node.clone();
     waker.set(move || woken.wake());

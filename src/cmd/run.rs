@@ -43,7 +43,9 @@ use rustix::fs::StatVfsMountFlags;
 
 pub use self::library::find_library;
 use self::{directory::Directory, usage::Usage};
-use crate::{failure::Failure, options::NodeArgs, report::Console, station::Station};
+use crate::{
+    failure::Failure, options::NodeArgs, report::Console, sandbox::SandboxArgs, station::Station,
+};
 
 /// Directories that the dynamic loader searches first.
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
@@ -103,6 +105,10 @@ pub struct RunArgs {
     /// flue remains as the parent process.
     #[arg(long)]
     pub verbose: bool,
+
+    /// Rights of the parent processes, not of the program.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 
     /// Map HOST, an address of the kernel, to NODE; repeatable, with --tap
     ///
@@ -349,7 +355,7 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     }
     if launch.is_some() || usage.is_some() {
         let files = files.filter(|_| launch.is_some());
-        return launcher::run(command, launch, usage.as_ref(), files);
+        return launcher::run(command, launch, usage.as_ref(), files, args.sandbox);
     }
     let error = command.exec();
     Err(not_started(program, &error))

@@ -19,7 +19,13 @@ use offload_engine::link::VnetMode;
 use serde::Serialize;
 
 use self::{ends::EndConfig, overrides::Overrides};
-use crate::{failure::Failure, options::OutputArgs, report::Console, units::IpPrefix};
+use crate::{
+    failure::Failure,
+    options::OutputArgs,
+    report::Console,
+    sandbox::{Policy, SandboxArgs},
+    units::IpPrefix,
+};
 
 /// Connect two TAPs with loss, delay, rate and queue
 ///
@@ -124,6 +130,10 @@ pub struct WireArgs {
     /// Impairments of both directions.
     #[command(flatten)]
     pub impairment: Impairment,
+
+    /// Rights of the process.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 
     /// Log events on standard error
     #[arg(short, long, conflicts_with = "quiet", help_heading = "Output")]
@@ -242,6 +252,7 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
     // With `--json`, -v makes this event available to a caller that waits for readiness.
     tracing::info!("joined");
+    args.sandbox.enter(Policy::Node { control: None });
     let mut run = pump::Run::new(wire, stop)?;
     let ended = run.until_stopped(&config, console);
     report::summary(&run.wire, run.elapsed(), [a.dropped(), b.dropped()], console);

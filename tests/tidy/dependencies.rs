@@ -4,8 +4,10 @@ use std::{fs, process::Command};
 
 use super::root;
 
-/// Crates of the command alone: its options, which are a feature of `flue-adapter`, its screen and its exporter.
-const OF_THE_COMMAND: [&str; 4] = ["clap", "httparse", "prometheus-client", "ratatui"];
+/// Crates of the command alone: its options, which are a feature of `flue-adapter`, its screen, its exporter and its
+/// sandbox.
+const OF_THE_COMMAND: [&str; 6] =
+    ["clap", "httparse", "landlock", "prometheus-client", "ratatui", "seccompiler"];
 
 #[test]
 fn shared_libraries_contain_no_crates_of_the_command() {

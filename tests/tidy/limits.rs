@@ -122,6 +122,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
     ];
     let constants = constants![
         flue_network::plumb::TXQUEUELEN_DEFAULT,
+        flue_adapter::control::FILES_MAX,
         flue_adapter::units::DELAY_MAX,
         host_stack::host::ADDRESSES_MAX,
         host_stack::host::BACKLOG_MAX,

@@ -48,14 +48,14 @@ fn rping_with_flues_own() {
 
 /// Resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Footprint {
-    threads: usize,
-    descriptors: usize,
-    resident_kib: u64,
+pub(crate) struct Footprint {
+    pub(crate) threads: usize,
+    pub(crate) descriptors: usize,
+    pub(crate) resident_kib: u64,
 }
 
 impl Footprint {
-    fn of(process: u32) -> Self {
+    pub(crate) fn of(process: u32) -> Self {
         let count = |of: &str| {
             fs::read_dir(format!("/proc/{process}/{of}")).map_or(0, |entries| entries.count())
         };
@@ -77,7 +77,7 @@ const FIRST_CLIENTS: usize = 20;
 const GROWTH_KIB_MAX: u64 = 192;
 /// Message of a client that has destroyed its event channel before its thread reads the next event: a race of rping,
 /// on any device, about once in 2,000 clients on a busy machine. It has transferred and compared all data before.
-const LATE_READER: &str = "'rdma_get_cm_event: Bad file descriptor'";
+pub(crate) const LATE_READER: &str = "'rdma_get_cm_event: Bad file descriptor'";
 /// Time limit for all clients, on any machine.
 const CLIENTS_LIMIT: Duration = Duration::from_secs(1200);
 

@@ -1,25 +1,36 @@
 //! Client of control sockets: lists the running nodes and sends a request to one of them.
 
 use std::{
-    fs,
-    io::{self, Read, Write},
-    os::unix::{fs::FileTypeExt, net::UnixStream},
+    fs::{self, File},
+    io::{self, IoSlice, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::AsFd as _,
+        unix::{fs::FileTypeExt, net::UnixStream},
+    },
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
-    sockopt::{Timeout, set_socket_timeout},
+use rustix::{
+    cmsg_space,
+    net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+        SocketFlags, SocketType, sendmsg,
+        sockopt::{Timeout, set_socket_timeout},
+    },
 };
 
 use super::{
-    ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
+    ANSWER_BYTES_MAX, ANSWER_LIMIT, FILES_MAX, VERSION,
     message::{Answer, CaptureReport, NodeName, Operation, Page, Reply, Request},
     record::Record,
     socket_path,
 };
-use crate::error::Error;
+use crate::{
+    error::Error,
+    output::{create_capture, of_queue},
+};
 
 /// Time limit for a reply.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -144,10 +155,16 @@ fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
 /// # Errors
 /// The node cannot be reached, does not reply within [`LIMIT`], or its reply is not valid.
 pub fn request(path: &Path, operation: Operation) -> Result<Answer, Error> {
-    request_within(path, operation, Deadline::after(LIMIT))
+    request_within(path, operation, &[], Deadline::after(LIMIT))
 }
 
-fn request_within(path: &Path, operation: Operation, deadline: Deadline) -> Result<Answer, Error> {
+/// As [`request`], with the descriptors of `files`, at most [`FILES_MAX`].
+fn request_within(
+    path: &Path,
+    operation: Operation,
+    files: &[File],
+    deadline: Deadline,
+) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
         Error::operation(format!("control socket {}: {what}: {error}", path.display()))
     };
@@ -166,7 +183,7 @@ fn request_within(path: &Path, operation: Operation, deadline: Deadline) -> Resu
     line.push(b'\n');
     let write_limit = ANSWER_LIMIT.min(deadline.left());
     stream.set_write_timeout(Some(write_limit)).map_err(|error| failed("time limit", error))?;
-    stream.write_all(&line).map_err(|error| failed("request", error))?;
+    send(&mut stream, &line, files).map_err(|error| failed("request", error))?;
     let answer = read_line(&mut stream, deadline).map_err(|error| failed("answer", error))?;
     let reply: Reply = serde_json::from_slice(&answer)
         .map_err(|error| failed("answer", io::Error::new(io::ErrorKind::InvalidData, error)))?;
@@ -178,6 +195,18 @@ fn request_within(path: &Path, operation: Operation, deadline: Deadline) -> Resu
         Answer::Failed { message } => Err(Error::operation(message)),
         answer => Ok(answer),
     }
+}
+
+/// Sends a request, with the descriptors of `files` at its first octets.
+pub(super) fn send(stream: &mut UnixStream, line: &[u8], files: &[File]) -> io::Result<()> {
+    let descriptors: Vec<_> = files.iter().map(File::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FILES_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other(format!("more than {FILES_MAX} files")));
+    }
+    let sent = sendmsg(&*stream, &[IoSlice::new(line)], &mut control, SendFlags::NOSIGNAL)?;
+    stream.write_all(&line[sent..])
 }
 
 /// Problem of a control socket that does not accept connections; `None` if `error` describes it.
@@ -227,22 +256,59 @@ fn read_line(stream: &mut UnixStream, deadline: Deadline) -> io::Result<Vec<u8>>
 }
 
 /// Starts a capture of the node at `path` to a file that does not exist, an absolute path; `None`: stops it. Returns
-/// its state.
+/// its state. This process creates the file; with several queues, each has one: `name.1.pcapng`.
 ///
 /// # Errors
-/// As [`request`]; or the node cannot create the file, or no capture is running.
+/// As [`request`]; or a file cannot be created, or no capture is running.
 pub fn capture(path: &Path, file: Option<PathBuf>) -> Result<CaptureReport, Error> {
-    let operation = match file {
-        Some(path) => Operation::StartCapture { path },
-        None => Operation::StopCapture,
+    let deadline = Deadline::after(LIMIT);
+    let Some(file) = file else {
+        return captured(path, request_within(path, Operation::StopCapture, &[], deadline)?);
     };
-    match request(path, operation)? {
-        Answer::Capture(report) => Ok(report),
-        _ => Err(Error::operation(format!(
-            "control socket {}: unexpected answer, expected the state of a capture",
-            path.display()
-        ))),
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::operation(format!("capture {}: {error}", file.display()))
+    };
+    if !file.is_absolute() {
+        return Err(failed(&"expected an absolute path"));
     }
+    // No connection follows the largest handle.
+    let identity = Operation::List { after: Some(u64::MAX), state: false };
+    let Answer::List(page) = request_within(path, identity, &[], deadline)? else {
+        return Err(unexpected(path, "the identity of the node"));
+    };
+    let mut created = Vec::new();
+    let files = (0..page.node.queues.into()).map(|queue| {
+        let path = of_queue(&file, queue);
+        let made = create_capture(&path).map_err(|error| failed(&error))?;
+        created.push(path);
+        Ok(made)
+    });
+    let files: Result<Vec<File>, Error> = files.collect();
+    let started = files.and_then(|files| {
+        let operation = Operation::StartCapture { path: file.clone() };
+        captured(path, request_within(path, operation, &files, deadline)?)
+    });
+    started.inspect_err(|_| {
+        for path in created {
+            // Empty, or with a header only.
+            let _ = fs::remove_file(path);
+        }
+    })
+}
+
+/// Returns the state of a capture in an answer.
+fn captured(path: &Path, answer: Answer) -> Result<CaptureReport, Error> {
+    match answer {
+        Answer::Capture(report) => Ok(report),
+        _ => Err(unexpected(path, "the state of a capture")),
+    }
+}
+
+fn unexpected(path: &Path, expected: &str) -> Error {
+    Error::operation(format!(
+        "control socket {}: unexpected answer, expected {expected}",
+        path.display()
+    ))
 }
 
 /// Returns all listeners and connections of the node at `path`.
@@ -264,12 +330,9 @@ pub fn page(path: &Path, state: bool, limit: Duration) -> Result<Page, Error> {
     loop {
         let after = connections.last().map(|record| record.handle);
         let Answer::List(mut page) =
-            request_within(path, Operation::List { after, state }, deadline)?
+            request_within(path, Operation::List { after, state }, &[], deadline)?
         else {
-            return Err(Error::operation(format!(
-                "control socket {}: unexpected answer, expected a list of connections",
-                path.display()
-            )));
+            return Err(unexpected(path, "a list of connections"));
         };
         let more = page.more && !page.connections.is_empty();
         connections.append(&mut page.connections);

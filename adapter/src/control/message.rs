@@ -38,10 +38,10 @@ pub enum Operation {
     /// Offloads or uploads a connection. The reply is [`Answer::Moved`] when that is done or refused, or after
     /// [`MOVE_LIMIT`](super::MOVE_LIMIT).
     Move(Move),
-    /// Starts a capture. The reply is [`Answer::Capture`].
+    /// Starts a capture. The reply is [`Answer::Capture`]. The request has the descriptor of a regular file for each
+    /// queue (`SCM_RIGHTS`).
     StartCapture {
-        /// File, an absolute path. It must not exist. The process of the node creates it, with its own rights. With
-        /// several queues, each has a file: `name.1.pcapng`.
+        /// Path of the first file, for reports.
         path: PathBuf,
     },
     /// Stops the capture. The reply is [`Answer::Capture`].
@@ -152,6 +152,9 @@ pub struct NodeName {
     pub tap: String,
     /// Process id.
     pub pid: u32,
+    /// Number of queues, each with a file of a capture.
+    #[serde(default = "one_queue")]
+    pub queues: u8,
     /// Addresses.
     pub addresses: Vec<IpAddr>,
     /// Policy that selects the connections to offload.
@@ -160,12 +163,17 @@ pub struct NodeName {
     pub congestion_control: CongestionAlgorithm,
 }
 
+const fn one_queue() -> u8 {
+    1
+}
+
 impl NodeName {
     /// Returns the identity of a node of this process.
     pub fn of(options: &NodeOptions) -> Self {
         Self {
             tap: options.tap.clone(),
             pid: std::process::id(),
+            queues: options.queues,
             addresses: options.addresses.iter().map(|prefix| prefix.address()).collect(),
             offload: options.offload,
             congestion_control: options.congestion_control,

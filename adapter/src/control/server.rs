@@ -7,14 +7,12 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    fs, io, iter,
+    fs::{self, File},
+    io, iter,
     net::Shutdown,
     os::{
-        fd::{AsFd, BorrowedFd},
-        unix::{
-            fs::PermissionsExt,
-            net::{UnixListener, UnixStream},
-        },
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     thread::JoinHandle,
@@ -38,7 +36,15 @@ use rdma_over_tcp::{
     adapter::{Adapter, Stack},
     rnic::ConnectionEntry,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, fchmod},
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with,
+        sockopt::socket_peercred,
+    },
+    process::{Uid, geteuid},
+};
 
 use self::session::Session;
 use super::{
@@ -50,10 +56,7 @@ use super::{
     record::{AdapterCounters, Record},
     socket_path::{self, ControlSocketPath, PATH_BYTES_MAX},
 };
-use crate::{
-    error::Error,
-    output::{CaptureFile, of_queue},
-};
+use crate::{error::Error, output::CaptureFile};
 
 mod session;
 
@@ -244,20 +247,33 @@ impl Controlled for Vec<Adapter> {
     }
 }
 
+/// File of a control socket, removed when it is dropped.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another process may have removed it.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A control socket that accepts no client yet. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct ControlListener {
+    listener: Guarded<UnixListener>,
+    file: SocketFile,
+    name: NodeName,
+}
+
 /// A control socket with its server. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Control {
-    path: PathBuf,
+    /// `None`: removed.
+    file: Option<SocketFile>,
     /// Stop signal: shutting it down ends the thread.
     stop: Option<Guarded<UnixStream>>,
     thread: Option<JoinHandle<()>>,
-}
-
-impl Control {
-    /// Returns the path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Drop for Control {
@@ -269,7 +285,7 @@ impl Drop for Control {
             let _ = stop.shutdown(Shutdown::Both);
         }
         // Remove the socket before the thread ends: no client may connect to a socket that sends no reply.
-        let _ = fs::remove_file(&self.path);
+        drop(self.file.take());
         // After the descriptors were lost, a sleeping thread cannot be woken.
         if let Some(thread) = self.thread.take()
             && !are_lost()
@@ -283,12 +299,23 @@ impl Drop for Control {
 /// Serves a control socket at the location of `socket_path`, under the name of its node.
 ///
 /// # Errors
-/// The socket of `--control PATH` cannot be created. Without that option the node runs without a socket, and logs it.
+/// As [`listen`] and [`ControlListener::serve`].
 pub fn serve(
     node: impl Controlled,
     name: NodeName,
     socket_path: &ControlSocketPath,
 ) -> Result<Option<Control>, Error> {
+    listen(name, socket_path)?.map(|listener| listener.serve(node)).transpose()
+}
+
+/// Creates a control socket at the location of `socket_path`, under the name of its node.
+///
+/// # Errors
+/// The socket of `--control PATH` cannot be created. Without that option the node runs without a socket, and logs it.
+pub fn listen(
+    name: NodeName,
+    socket_path: &ControlSocketPath,
+) -> Result<Option<ControlListener>, Error> {
     let Some(path) = socket_path.socket(&name.tap, name.pid) else { return Ok(None) };
     let made = match socket_path {
         ControlSocketPath::Directory(directory) => {
@@ -301,8 +328,8 @@ pub fn serve(
         ControlSocketPath::Path(_) => remove_stale(&path),
         ControlSocketPath::None => Ok(()),
     };
-    match made.and_then(|()| start(node, name, path)) {
-        Ok(control) => Ok(Some(control)),
+    match made.and_then(|()| ControlListener::bind(name, path)) {
+        Ok(listener) => Ok(Some(listener)),
         Err(failure) if matches!(socket_path, ControlSocketPath::Path(_)) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, "control socket: disabled");
@@ -332,33 +359,60 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Listens on `path` and starts the server's thread.
-///
-/// # Errors
-/// The socket or the thread cannot be created.
-pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Control, Error> {
-    let failed = |error: io::Error| {
-        let length = path.as_os_str().len();
-        let why = if length > PATH_BYTES_MAX {
-            format!("path of {length} bytes, expected at most {PATH_BYTES_MAX}")
-        } else {
-            error.to_string()
+impl ControlListener {
+    /// Creates a socket at `path`.
+    ///
+    /// # Errors
+    /// The socket cannot be created.
+    pub fn bind(name: NodeName, path: PathBuf) -> Result<Self, Error> {
+        let failed = |error: io::Error| {
+            let length = path.as_os_str().len();
+            let why = if length > PATH_BYTES_MAX {
+                format!("path of {length} bytes, expected at most {PATH_BYTES_MAX}")
+            } else {
+                error.to_string()
+            };
+            Error::operation(format!("control socket {}: {why}", path.display()))
         };
-        Error::operation(format!("control socket {}: {why}", path.display()))
-    };
-    let listener = move_to_high_number(UnixListener::bind(&path).map_err(failed)?.into());
-    let listener = Guarded::from(UnixListener::from(listener));
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let (stop, stopped) = UnixStream::pair().map_err(failed)?;
-    let [stop, stopped] =
-        [stop, stopped].map(|it| Guarded::from(UnixStream::from(move_to_high_number(it.into()))));
-    let capture = RefCell::new(None);
-    let server = Server { node, name, stopped, is_short: Cell::new(false), capture };
-    let run = move || server.run(&listener);
-    let thread = thread::start("flue-control", run).map_err(failed)?;
-    Ok(Control { path, stop: Some(stop), thread: Some(thread) })
+        let listener = bind_privately(&path).map_err(|error| failed(error.into()))?;
+        let file = SocketFile(path.clone());
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
+        let listener = UnixListener::from(move_to_high_number(listener)).into();
+        Ok(Self { listener, file, name })
+    }
+
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.file.0
+    }
+
+    /// Starts the server's thread.
+    ///
+    /// # Errors
+    /// No descriptor or thread is available.
+    pub fn serve(self, node: impl Controlled) -> Result<Control, Error> {
+        let Self { listener, file, name } = self;
+        let path = file.0.display().to_string();
+        let failed = |error| Error::operation(format!("control socket {path}: {error}"));
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let [stop, stopped] = [stop, stopped]
+            .map(|it| Guarded::from(UnixStream::from(move_to_high_number(it.into()))));
+        let capture = RefCell::new(None);
+        let server = Server { node, name, stopped, is_short: Cell::new(false), capture };
+        let run = move || server.run(&listener);
+        let thread = thread::start("flue-control", run).map_err(failed)?;
+        Ok(Control { file: Some(file), stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Creates a non-blocking socket at `path` that only this user can connect to.
+fn bind_privately(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file inherits the mode of the socket. chmod(2) would follow a link that another user put at the path.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// The control socket is being closed.
@@ -408,9 +462,9 @@ impl<N: Controlled> Server<N> {
         }
         let mut busy = Duration::ZERO;
         sessions.retain_mut(|session| {
-            let proceeded = session.proceed(|line| {
+            let proceeded = session.proceed(|line, files| {
                 let began = Instant::now();
-                let answer = self.answer(line);
+                let answer = self.answer(line, files);
                 busy += began.elapsed().min(HOST_LIMIT);
                 let mut text = serde_json::to_vec(&Reply::new(answer)).map_err(io::Error::other)?;
                 text.push(b'\n');
@@ -463,7 +517,7 @@ impl<N: Controlled> Server<N> {
         self.wait(&[], Some(Instant::now() + time))
     }
 
-    fn answer(&self, line: &[u8]) -> Answer {
+    fn answer(&self, line: &[u8], files: Vec<Guarded<File>>) -> Answer {
         let failed = |message: String| Answer::Failed { message };
         if line.len() == REQUEST_BYTES_MAX {
             return failed(format!(
@@ -481,7 +535,7 @@ impl<N: Controlled> Server<N> {
         let answered = match operation {
             Operation::List { after, state } => self.list(after, state),
             Operation::Move(wanted) => self.hand_over(wanted),
-            Operation::StartCapture { path } => self.start_capture(path),
+            Operation::StartCapture { path } => self.start_capture(path, files),
             Operation::StopCapture => self.stop_capture(),
         };
         answered.unwrap_or_else(failed)
@@ -518,28 +572,18 @@ impl<N: Controlled> Server<N> {
         Ok(Answer::List(Box::new(Page { node, adapter, capture, connections, more })))
     }
 
-    fn start_capture(&self, path: PathBuf) -> Result<Answer, String> {
+    fn start_capture(&self, path: PathBuf, files: Vec<Guarded<File>>) -> Result<Answer, String> {
         let failed = |error: &dyn std::fmt::Display| format!("capture {}: {error}", path.display());
         if let Some(running) = self.refresh_capture().filter(|it| it.is_running) {
             return Err(failed(&format_args!("already running: {}", running.path.display())));
         }
-        if !path.is_absolute() {
-            return Err(failed(&"expected an absolute path"));
-        }
-        let mut created = Vec::new();
+        let mut files = files.into_iter();
         let mut open = |queue: usize| -> io::Result<CaptureOutput> {
-            let path = of_queue(&path, queue);
-            let file = CaptureFile::create(&path)?;
-            created.push(path);
+            let missing = || io::Error::other(format!("no descriptor for queue {queue}"));
+            let file = CaptureFile::new(files.next().ok_or_else(missing)?)?;
             Ok(Box::new(file) as CaptureOutput)
         };
-        if let Err(error) = self.node.start_capture(&self.name.tap, &mut open) {
-            for path in created {
-                // Empty, or with a header only.
-                let _ = fs::remove_file(path);
-            }
-            return Err(failed(&error));
-        }
+        self.node.start_capture(&self.name.tap, &mut open).map_err(|error| failed(&error))?;
         let report = CaptureReport { path, is_running: true, frames: 0, error: None };
         *self.capture.borrow_mut() = Some(report.clone());
         Ok(Answer::Capture(report))
@@ -598,13 +642,29 @@ impl<N: Controlled> Server<N> {
     }
 }
 
-/// Accepts a client; `None`: there is none.
+/// Accepts a client of this user or of root; `None`: there is none.
 fn accept(listener: &UnixListener) -> io::Result<Option<Session>> {
     match listener.accept() {
-        Ok((client, _)) => Session::new(move_to_high_number(client.into()).into()).map(Some),
+        Ok((client, _)) => {
+            let user = socket_peercred(&client)?.uid;
+            if !is_permitted(user) {
+                tracing::debug!(
+                    user = user.as_raw(),
+                    "control socket: client of another user refused"
+                );
+                return Ok(None);
+            }
+            Session::new(move_to_high_number(client.into()).into()).map(Some)
+        }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns true if a client of this user is served. The mode of the socket already excludes other users, except on file
+/// systems without modes.
+fn is_permitted(user: Uid) -> bool {
+    user == geteuid() || user == Uid::ROOT
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod impairment;
 mod open;
 mod options;
 
+pub(crate) use self::open::start_traces;
 pub use self::{
     chimney::{Capacity, ChimneyOptions, OFFLOAD_HOLDDOWN_DEFAULT_SECONDS, PORTS_MAX},
     impairment::{Impairment, parse_burst, parse_nanos},

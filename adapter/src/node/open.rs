@@ -15,7 +15,7 @@ use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
     descriptor::move_to_high_number,
     engine::NodeClient,
-    link::{CaptureLink, Impaired, Impairments, Link, OpenTap, open_tap_descriptor},
+    link::{CaptureLink, Impaired, Impairments, Link, OpenTap, ReclaimMode, open_tap_descriptor},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -29,12 +29,14 @@ use crate::{
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
 
-/// Links of a node's TAP.
+/// Links of a node's TAP, and the files of its traces.
 pub struct OpenLinks {
     /// One link per queue, each with its own capture and impairments; at least one.
     pub links: Vec<Box<dyn Link>>,
     /// True if frames carry a virtio-net header.
     pub vnet_header: bool,
+    /// Trace of each queue; empty without `--tcp-trace`.
+    pub(crate) traces: Vec<OutputFile>,
 }
 
 impl std::fmt::Debug for OpenLinks {
@@ -62,7 +64,7 @@ impl NodeOptions {
         client: impl FnMut(SocketPort) -> C,
     ) -> Result<Vec<Node<C>>, Error> {
         let complete = self.clone().completed()?;
-        complete.start(complete.open_links()?.links, client)
+        complete.start(complete.open_links()?, client)
     }
 
     /// As [`NodeOptions::open`], for a TAP with one queue: returns its node.
@@ -99,11 +101,13 @@ impl NodeOptions {
     /// As [`NodeOptions::open`].
     pub fn open_ndk(&self, adapter: AdapterConfig) -> Result<Vec<NdkNode>, Error> {
         let complete = self.clone().completed()?;
-        complete.start_ndk(complete.open_links()?.links, adapter)
+        complete.start_ndk(complete.open_links()?, adapter)
     }
 
     /// Opens the links, the first half of [`NodeOptions::open`]: opens the TAP, sets up the kernel's side of it, and
     /// adds capture and impairments. A capture has the frames after impairments were applied.
+    ///
+    /// It starts no thread. After it, the node opens no file, socket or device, and needs no capability.
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
@@ -122,19 +126,23 @@ impl NodeOptions {
             let link = frame_log::logged(self.captured(wrap(link)?, &name, queue)?);
             self.impaired(link, self.seed().wrapping_add(2 * queue as u64))
         });
-        Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
+        let links = wrapped.collect::<Result<Vec<_>, _>>()?;
+        let traces = self.tcp_trace.iter().flat_map(|path| {
+            (0..links.len()).map(|queue| OutputFile::create("--tcp-trace", &of_queue(path, queue)))
+        });
+        let traces = traces.collect::<Result<_, _>>()?;
+        Ok(OpenLinks { links, vnet_header, traces })
     }
 
     /// Returns true if no station can reach the node through its open TAP: the TAP is not a port of a bridge, and the
-    /// kernel has no address on it.
+    /// kernel has no address on it. `netlink` was opened in the namespace of the TAP.
     ///
     /// # Errors
     /// The kernel does not list its links and addresses.
-    pub fn is_isolated(&self) -> Result<bool, Error> {
+    pub fn is_isolated(&self, netlink: &mut Netlink) -> Result<bool, Error> {
         if self.tap_fd.is_some() {
             return Ok(false);
         }
-        let mut netlink = Netlink::open()?;
         let is_port = netlink.link(&self.tap)?.master_index.is_some();
         let has_address = netlink.addresses()?.iter().any(|own| own.name == self.tap);
         Ok(!is_port && !has_address)
@@ -168,10 +176,12 @@ impl NodeOptions {
         Ok((descriptor, first.name))
     }
 
-    /// Returns the options without capture, trace and impairments.
+    /// Returns the options without capture, trace, impairments and page recycling: a link that needs the TAP only, and
+    /// opens no file or socket.
     pub(crate) fn without_observers(&self) -> Self {
         let impairment = Impairment::default();
-        Self { pcap: None, tcp_trace: None, impairment, ..self.clone() }
+        let tx_page_recycling = ReclaimMode::Off;
+        Self { pcap: None, tcp_trace: None, impairment, tx_page_recycling, ..self.clone() }
     }
 
     /// Starts engine and host stack on the links, the second half of [`NodeOptions::open`].
@@ -180,11 +190,11 @@ impl NodeOptions {
     /// No descriptor or thread is available, or a file cannot be written.
     pub fn start<C: NodeClient + 'static>(
         &self,
-        links: Vec<Box<dyn Link>>,
+        OpenLinks { links, vnet_header: _, traces }: OpenLinks,
         client: impl FnMut(SocketPort) -> C,
     ) -> Result<Vec<Node<C>>, Error> {
         let nodes = Node::start_queues(links, self.node_config(), client).map_err(start_failure)?;
-        self.start_traces(nodes.iter())?;
+        start_traces(traces, nodes.iter())?;
         Ok(nodes)
     }
 
@@ -194,12 +204,12 @@ impl NodeOptions {
     /// As [`NodeOptions::start`]; or the options exclude a requirement of queue pairs.
     pub fn start_ndk(
         &self,
-        links: Vec<Box<dyn Link>>,
+        OpenLinks { links, vnet_header: _, traces }: OpenLinks,
         adapter: AdapterConfig,
     ) -> Result<Vec<NdkNode>, Error> {
         let adapter = AdapterConfig { seed: self.seed().into(), ..adapter };
         let opened = ndk::open_queues(links, self.node_config(), adapter).map_err(start_failure)?;
-        self.start_traces(opened.iter().map(|(node, _)| node))?;
+        start_traces(traces, opened.iter().map(|(node, _)| node))?;
         Ok(opened)
     }
 
@@ -258,20 +268,19 @@ impl NodeOptions {
             .map_err(|error| Error::option(format!("impairment: {error}")))?;
         Ok(Box::new(link))
     }
+}
 
-    pub(crate) fn start_traces<'a, C: NodeClient + 'static>(
-        &self,
-        nodes: impl Iterator<Item = &'a Node<C>>,
-    ) -> Result<(), Error> {
-        let Some(path) = &self.tcp_trace else { return Ok(()) };
-        for (queue, node) in nodes.enumerate() {
-            let output = OutputFile::create("--tcp-trace", &of_queue(path, queue))?;
-            let name = output.name().to_owned();
-            node.with_engine(|engine, _| engine.start_trace(Box::new(buffered(output))))
-                .map_err(|error| Error::operation(format!("{name}: {error}")))?;
-        }
-        Ok(())
+/// Starts the trace of each queue.
+pub(crate) fn start_traces<'a, C: NodeClient + 'static>(
+    traces: Vec<OutputFile>,
+    nodes: impl Iterator<Item = &'a Node<C>>,
+) -> Result<(), Error> {
+    for (output, node) in traces.into_iter().zip(nodes) {
+        let name = output.name().to_owned();
+        node.with_engine(|engine, _| engine.start_trace(Box::new(buffered(output))))
+            .map_err(|error| Error::operation(format!("{name}: {error}")))?;
     }
+    Ok(())
 }
 
 /// Duplicates a descriptor of this process, if it is open.
@@ -292,6 +301,20 @@ fn start_failure(error: io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::error::Cause;
+
+    // A launcher may open neither after the start of its program.
+    #[test]
+    fn link_of_a_reset_opens_no_file_or_socket() {
+        let options = NodeOptions {
+            pcap: Some("a".into()),
+            tcp_trace: Some("b".into()),
+            tx_page_recycling: ReclaimMode::On,
+            ..NodeOptions::default()
+        };
+        let expected =
+            NodeOptions { tx_page_recycling: ReclaimMode::Off, ..NodeOptions::default() };
+        assert_eq!(options.without_observers(), expected);
+    }
 
     #[test]
     fn one_node_needs_one_queue() {

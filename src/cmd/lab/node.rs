@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::Args;
-use flue_adapter::{AdapterOptions, OpenLinks, SocketsOptions, TransportOptions, output};
+use flue_adapter::{AdapterOptions, SocketsOptions, TransportOptions, output};
 use host_stack::{
     node::{Node, WaitError},
     stream::OffloadState,
@@ -209,9 +209,9 @@ impl LabNode {
         if session.plan().transport == Transport::Kernel {
             return Self::start_on_sockets(session);
         }
-        let OpenLinks { links, vnet_header } = session.open_links()?;
+        let opened = session.open_links()?;
         let plan = session.plan();
-        let capabilities = links[0].capabilities();
+        let (capabilities, vnet_header) = (opened.links[0].capabilities(), opened.vnet_header);
         let gso_packet_max = match plan.target {
             std::net::IpAddr::V4(_) => capabilities.tso4_max,
             std::net::IpAddr::V6(_) => capabilities.tso6_max,
@@ -222,7 +222,7 @@ impl LabNode {
             _ => (FpduSize::Max, FpduCut::GsoPacket),
         };
         let adapter = AdapterConfig { fpdu_size, ..AdapterConfig::default() };
-        let opened = plan.setup.node.start_ndk(links, adapter)?.pop();
+        let opened = plan.setup.node.start_ndk(opened, adapter)?.pop();
         let (node, adapter) = opened.expect("a node for each link");
         let name = NodeName::of(&plan.setup.node);
         let control = server::serve(node.clone(), name, &plan.setup.control)?;

@@ -3,8 +3,28 @@
 //! The total is the kernel's count in nanoseconds. The split into user and system time is known only in clock ticks (10
 //! ms), so it is coarse for short runs.
 
+use std::{fs::File, os::unix::fs::FileExt as _, sync::OnceLock};
+
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+/// Statistics of this process; `None`: not available.
+static STAT: OnceLock<Option<File>> = OnceLock::new();
+/// Maximum length of the statistics, bytes: 52 numbers and a name.
+const STAT_BYTES_MAX: usize = 2048;
+
+/// Opens the statistics of this process. Readings may then be taken without a right to open files.
+pub(super) fn prepare() {
+    STAT.get_or_init(|| File::open("/proc/self/stat").ok());
+}
+
+fn stat() -> String {
+    prepare();
+    let mut octets = [0; STAT_BYTES_MAX];
+    let file = STAT.get().and_then(Option::as_ref);
+    let length = file.and_then(|file| file.read_at(&mut octets, 0).ok()).unwrap_or(0);
+    String::from_utf8_lossy(&octets[..length]).into_owned()
+}
 
 /// CPU time.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -27,8 +47,7 @@ impl Reading {
     /// Reads the current CPU times.
     pub fn now() -> Self {
         let total = clock_gettime(ClockId::ProcessCPUTime);
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let (user_ticks, system_ticks) = ticks(&stat).unwrap_or_default();
+        let (user_ticks, system_ticks) = ticks(&stat()).unwrap_or_default();
         let total_seconds = total.tv_sec as f64 + total.tv_nsec as f64 / 1e9;
         Self { total_seconds, user_ticks, system_ticks }
     }
@@ -64,7 +83,7 @@ mod tests {
         let line = "7 (a) b) R 1 2 3 4 5 6 7 8 9 10 321 45 0 0 20 0 1 0 100";
         assert_eq!(ticks(line), Some((321, 45)));
         assert_eq!(ticks("7 (a"), None);
-        assert!(ticks(&std::fs::read_to_string("/proc/self/stat").unwrap()).is_some());
+        assert!(ticks(&stat()).is_some());
     }
 
     #[test]

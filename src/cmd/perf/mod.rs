@@ -34,6 +34,7 @@ use crate::{
     host::HostAddress,
     options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, OutputArgs, QueueOptions, Rtr},
     report::Console,
+    sandbox::SandboxArgs,
     station::ConnectOptions,
 };
 
@@ -198,6 +199,10 @@ pub struct PerfArgs {
     #[command(flatten)]
     pub node: NodeArgs,
 
+    /// Rights of the process.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+
     /// The queues of its TAP, over which the connections are spread.
     #[command(flatten)]
     pub queues: QueueOptions,
@@ -231,6 +236,7 @@ pub(crate) struct Plan {
     pub(crate) session: u64,
     /// Time limit of a connect.
     pub(crate) connect_limit: Duration,
+    pub(crate) sandbox: SandboxArgs,
 }
 
 impl PerfArgs {
@@ -325,6 +331,7 @@ impl PerfArgs {
             listen: self.listen.config(),
             session: random_seed()?,
             connect_limit: self.connect.limit(),
+            sandbox: self.sandbox,
         })
     }
 
@@ -409,6 +416,8 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         (false, true) => OutputFormat::Stream,
         (false, false) => OutputFormat::Text,
     };
+    // Before the process drops the right to open files.
+    cpu::prepare();
     let mut reporter = Reporter::new(args.kind, args.host.is_some(), output_format);
     raise_descriptor_limit();
     let ended = args.plan().and_then(|plan| {

@@ -20,6 +20,7 @@ use crate::{
     host::HostAddress,
     options::{MpaOptions, NodeArgs, OutputArgs, QueueOptions},
     report::Console,
+    sandbox::SandboxArgs,
     station::ConnectOptions,
 };
 
@@ -101,6 +102,10 @@ pub struct RpingArgs {
     /// Transport of its connection.
     #[command(flatten)]
     pub transport: TransportArgs,
+
+    /// Rights of the process.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 
     /// The queues of its TAP; the connection is the first one's.
     #[command(flatten)]

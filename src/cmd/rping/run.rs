@@ -63,7 +63,7 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
         ..AdapterConfig::default()
     };
     // The connection uses the first queue.
-    let opened = OpenAdapter::open(&options, config, console)?;
+    let opened = OpenAdapter::open(&options, config, args.sandbox, console)?;
     opened.interruptible(|waiter| {
         let mut run = Run::new(args, waiter, &opened)?;
         let ended = match role {

@@ -81,7 +81,7 @@ impl Description {
     /// Returns the values of a RoCE device with these options, as the library determines them.
     pub(super) fn of(options: &AdapterOptions) -> Self {
         let options = AdapterOptions { device: DeviceKind::Roce, ..options.clone() };
-        let addresses = identity::addresses_of_machine();
+        let addresses = identity::addresses_of_machine().unwrap_or_default();
         let identity = Identity::new(&options, identity::addresses_of_machine);
         let interface = identity.interface().clone();
         let name = |index: u32| {

@@ -40,7 +40,10 @@ use signal_hook::{
 };
 
 use super::{process as own, usage::Usage};
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    sandbox::{Policy, SandboxArgs},
+};
 
 /// Signals forwarded to the program.
 const SIGNALS: [i32; 10] =
@@ -57,6 +60,7 @@ pub(super) fn run(
     launch: Option<Launch>,
     usage: Option<&Usage>,
     files: Option<PathBuf>,
+    sandbox: SandboxArgs,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::work(format!("start the program: {error}"));
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
@@ -65,11 +69,11 @@ pub(super) fn run(
     match own::fork().map_err(failed)? {
         None => {
             drop((catching, ended));
-            monitor(command, launch, front, ready, ending)
+            monitor(command, launch, front, ready, ending, sandbox)
         }
         Some(monitor) => {
             drop((ready, ending));
-            follow(monitor, launch.as_ref(), usage, files, catching, ended)
+            follow(monitor, launch.as_ref(), usage, files, catching, ended, sandbox)
         }
     }
 }
@@ -82,14 +86,17 @@ fn follow(
     files: Option<PathBuf>,
     catching: PipeWriter,
     mut ended: PipeReader,
+    sandbox: SandboxArgs,
 ) -> Result<(), Failure> {
     let forward = move |signal| {
         // The monitor may have exited already.
         let _ = kill_process(monitor, signal);
     };
-    on_signals(catch_signals(&SIGNALS)?, forward)?;
-    drop(catching);
+    let signals = catch_signals(&SIGNALS)?;
     close_standard_streams();
+    sandbox.enter(Policy::Launcher);
+    on_signals(signals, forward)?;
+    drop(catching);
     let status = wait(monitor, WaitOptions::empty())?;
     // A killed monitor has not waited for the program, which the kernel kills.
     let is_killed = ended.read(&mut [0]).is_ok_and(|count| count == 0);
@@ -115,6 +122,7 @@ fn monitor(
     front: OwnedFd,
     mut ready: PipeReader,
     mut ending: PipeWriter,
+    sandbox: SandboxArgs,
 ) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::work(format!("start the program: {error}"));
     // From this point no signal ends this process before the program.
@@ -135,8 +143,10 @@ fn monitor(
             let _ = pidfd_send_signal(&program, signal);
         }
     };
-    on_signals(signals, forward)?;
+    // The program has its own rights already.
     close_standard_streams();
+    sandbox.enter(Policy::Launcher);
+    on_signals(signals, forward)?;
     let front = Arc::new(front);
     let launch = Arc::new(launch);
     let guard = {

@@ -21,6 +21,7 @@ use crate::{
     host::HostAddress,
     options::{ListenOptions, MpaAcceptOptions, NodeArgs, OutputArgs, QueueOptions, Switch},
     report::{Console, Document},
+    sandbox::SandboxArgs,
 };
 
 /// Default port: that of rping.
@@ -116,6 +117,10 @@ pub struct ServeArgs {
     /// Transport of its connections.
     #[command(flatten)]
     pub transport: TransportArgs,
+
+    /// Rights of the process.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 
     /// The queues of its TAP; the connections are the first one's.
     #[command(flatten)]

@@ -57,7 +57,7 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
         ..AdapterConfig::default()
     };
     // The connections use the first queue.
-    let opened = OpenAdapter::open(&options, config, console)?;
+    let opened = OpenAdapter::open(&options, config, args.sandbox, console)?;
     opened.interruptible(|waiter| {
         let ended = Server::new(args, waiter, &opened).and_then(|server| server.serve(console));
         // Peers close without error only after their FINs are acknowledged.

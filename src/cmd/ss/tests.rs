@@ -93,6 +93,7 @@ pub(crate) fn node() -> NodeName {
     NodeName {
         tap: "flue0".into(),
         pid: 71,
+        queues: 1,
         addresses: vec!["10.0.0.2".parse().unwrap()],
         offload: OffloadPolicy::Always,
         congestion_control: CongestionAlgorithm::Cubic,

@@ -482,7 +482,7 @@ mod tests {
             device: DeviceKind::Roce,
             ..AdapterOptions::default()
         };
-        Identity::new(&options, Vec::new)
+        Identity::new(&options, || None)
     }
 
     fn limits(identity: &Identity, kind: QpKind) -> IbvQpLimits<'_> {

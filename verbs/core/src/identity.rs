@@ -57,15 +57,16 @@ impl PortSpeed {
     }
 }
 
-/// Returns the addresses of interfaces that are up. Without them, for lack of memory or descriptors, the list is empty.
+/// Returns the addresses of interfaces that are up; `None`, with the reason in the log: no memory or descriptor is
+/// available.
 #[must_use]
-pub fn addresses_of_machine() -> Vec<InterfaceAddress> {
+pub fn addresses_of_machine() -> Option<Vec<InterfaceAddress>> {
     let found = Netlink::open().and_then(|mut netlink| netlink.addresses());
-    found.unwrap_or_default()
+    found.inspect_err(|error| tracing::error!(%error, "addresses not listed")).ok()
 }
 
-/// Function that lists the addresses of interfaces that are up.
-pub type ListAddresses = fn() -> Vec<InterfaceAddress>;
+/// Function that lists the addresses of interfaces that are up, as [`addresses_of_machine`].
+pub type ListAddresses = fn() -> Option<Vec<InterfaceAddress>>;
 
 /// Identity of the device.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ impl Identity {
                 let gids = GidTable::of_node(node, address::scope_of_node(node));
                 (address::interface_of_node(node), gids)
             }
-            (DeviceKind::Roce, None) => of_machine(&list()),
+            (DeviceKind::Roce, None) => of_machine(&list().unwrap_or_default()),
         };
         Self { kind, interface, gids, list: node.is_none().then_some(list) }
     }
@@ -131,10 +132,11 @@ impl Identity {
         &self.gids
     }
 
-    /// Returns the entries of the GID table; `None`: the address was removed.
+    /// Returns the entries of the GID table; `None`: the address was removed. All are present if the addresses cannot
+    /// be listed.
     #[must_use]
     pub fn current_gids(&self) -> Vec<Option<GidEntry>> {
-        let current = self.list.map(|list| list());
+        let current = self.list.and_then(|list| list());
         let is_present = |entry: &GidEntry| {
             let is_same =
                 |it: &InterfaceAddress| it.ip == entry.gid.ip() && it.index == entry.interface;
@@ -191,8 +193,8 @@ mod tests {
 
     #[test]
     fn entry_of_a_removed_address_is_empty() {
-        fn only_second() -> Vec<InterfaceAddress> {
-            vec![address(9)]
+        fn only_second() -> Option<Vec<InterfaceAddress>> {
+            Some(vec![address(9)])
         }
         fn address(last: u8) -> InterfaceAddress {
             let ip = [10, 0, 0, last].into();
@@ -204,8 +206,10 @@ mod tests {
         let mut identity = Identity { kind: DeviceKind::Roce, interface, gids, list };
         let second = identity.gids().get(1);
         assert_eq!(identity.current_gids(), [None, second]);
-        identity.list = None;
-        assert_eq!(identity.current_gids(), [identity.gids().get(0), second]);
+        for unknown in [None, Some((|| None) as ListAddresses)] {
+            identity.list = unknown;
+            assert_eq!(identity.current_gids(), [identity.gids().get(0), second]);
+        }
     }
 
     // Gbit/s of a lane times lanes, as programs compute it.

@@ -3,15 +3,22 @@
 //! Limits: [`REQUEST_BYTES_MAX`] octets of a request. Timers: [`REQUEST_LIMIT`], [`ANSWER_LIMIT`].
 
 use std::{
-    io::{self, Read, Write},
+    fs::File,
+    io::{self, IoSliceMut, Write},
+    mem::{self, MaybeUninit},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
 
-use offload_engine::descriptor::Guarded;
-use rustix::event::PollFlags;
+use offload_engine::descriptor::{Guarded, move_to_high_number};
+use rustix::{
+    cmsg_space,
+    event::PollFlags,
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
 
-use crate::control::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
+use crate::control::{ANSWER_LIMIT, FILES_MAX, REQUEST_BYTES_MAX, REQUEST_LIMIT};
 
 /// End of a session without a complete reply.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +33,7 @@ pub(super) enum SessionEnd {
 
 #[derive(Debug)]
 enum Stage {
-    Request(Vec<u8>),
+    Request { line: Vec<u8>, files: Vec<Guarded<File>> },
     Answer { text: Vec<u8>, sent: usize },
 }
 
@@ -49,7 +56,7 @@ impl Session {
     pub(super) fn new(client: UnixStream) -> io::Result<Self> {
         client.set_nonblocking(true)?;
         let now = Instant::now();
-        let stage = Stage::Request(Vec::new());
+        let stage = Stage::Request { line: Vec::new(), files: Vec::new() };
         Ok(Self { client: client.into(), stage, deadline: now + REQUEST_LIMIT, active_at: now })
     }
 
@@ -68,25 +75,25 @@ impl Session {
     /// Returns the events of the socket that let the session proceed.
     pub(super) const fn events(&self) -> PollFlags {
         match self.stage {
-            Stage::Request(_) => PollFlags::IN,
+            Stage::Request { .. } => PollFlags::IN,
             Stage::Answer { .. } => PollFlags::OUT,
         }
     }
 
-    /// Receives and sends as far as the socket does not block; `answer` converts a request to its reply. Returns true
-    /// when the reply is complete.
+    /// Receives and sends as far as the socket does not block; `answer` converts a request and its files to its reply.
+    /// Returns true when the reply is complete.
     ///
     /// # Errors
     /// The session has ended.
     pub(super) fn proceed(
         &mut self,
-        answer: impl FnOnce(&[u8]) -> io::Result<Vec<u8>>,
+        answer: impl FnOnce(&[u8], Vec<Guarded<File>>) -> io::Result<Vec<u8>>,
     ) -> Result<bool, SessionEnd> {
-        if let Stage::Request(line) = &mut self.stage {
-            if !receive(&mut self.client, line, &mut self.active_at)? {
+        if let Stage::Request { line, files } = &mut self.stage {
+            if !receive(&self.client, line, files, &mut self.active_at)? {
                 return self.check_deadline(REQUEST_LIMIT);
             }
-            let text = answer(line)?;
+            let text = answer(line, mem::take(files))?;
             self.stage = Stage::Answer { text, sent: 0 };
             self.deadline = Instant::now() + ANSWER_LIMIT;
         }
@@ -114,29 +121,41 @@ impl Session {
     }
 }
 
-/// Appends received octets to `line`. Returns true when it holds a request, without its newline, or
-/// [`REQUEST_BYTES_MAX`] octets without a newline.
+/// Appends received octets to `line` and descriptors to `files`. Returns true when `line` holds a request, without its
+/// newline, or [`REQUEST_BYTES_MAX`] octets without a newline.
 fn receive(
-    client: &mut UnixStream,
+    client: &UnixStream,
     line: &mut Vec<u8>,
+    files: &mut Vec<Guarded<File>>,
     active_at: &mut Instant,
 ) -> Result<bool, SessionEnd> {
     loop {
         let mut octets = [0; REQUEST_BYTES_MAX];
-        match client.read(&mut octets[..REQUEST_BYTES_MAX - line.len()]) {
-            Ok(0) => return Err(SessionEnd::Closed),
-            Ok(count) => {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FILES_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut room = [IoSliceMut::new(&mut octets[..REQUEST_BYTES_MAX - line.len()])];
+        // The kernel closes descriptors for which there is no space.
+        match recvmsg(client, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) if received.bytes == 0 => return Err(SessionEnd::Closed),
+            Ok(received) => {
+                for message in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                        let descriptors = descriptors.map(move_to_high_number);
+                        files.extend(descriptors.map(|it| File::from(it).into()));
+                        files.truncate(FILES_MAX);
+                    }
+                }
                 *active_at = Instant::now();
-                let octets = &octets[..count];
+                let octets = &octets[..received.bytes];
                 let end = octets.iter().position(|&octet| octet == b'\n');
-                line.extend_from_slice(&octets[..end.unwrap_or(count)]);
+                line.extend_from_slice(&octets[..end.unwrap_or(octets.len())]);
                 if end.is_some() || line.len() == REQUEST_BYTES_MAX {
                     return Ok(true);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
         }
     }
 }

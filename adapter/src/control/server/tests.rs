@@ -1,6 +1,7 @@
 use std::{
     io::{BufRead, Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     sync::{Arc, Mutex},
 };
@@ -97,7 +98,6 @@ impl Controlled for Fake {
 
     fn start_capture(&self, interface: &str, open: &mut OpenCapture<'_>) -> io::Result<()> {
         self.0.lock().unwrap().capture = Some((open(0)?, interface.to_owned()));
-        // A second queue, whose file cannot be created: none is left.
         open(1).map(drop).inspect_err(|_| drop(self.stop_capture()))
     }
 
@@ -138,6 +138,7 @@ fn name() -> NodeName {
     NodeName {
         tap: "flue0".into(),
         pid: 71,
+        queues: 2,
         addresses: Vec::new(),
         offload: OffloadPolicy::Never,
         congestion_control: CongestionAlgorithm::Cubic,
@@ -153,10 +154,20 @@ fn path(test: &str) -> PathBuf {
     path
 }
 
+fn start(fake: Fake, path: PathBuf) -> Result<Control, Error> {
+    ControlListener::bind(name(), path)?.serve(fake)
+}
+
+impl Control {
+    fn path(&self) -> &Path {
+        &self.file.as_ref().unwrap().0
+    }
+}
+
 fn served(test: &str, rows: impl Iterator<Item = u64>) -> (Fake, Control) {
     let fake = Fake::default();
     fake.0.lock().unwrap().rows = rows.map(row).collect();
-    let control = start(fake.clone(), name(), path(test)).unwrap();
+    let control = start(fake.clone(), path(test)).unwrap();
     (fake, control)
 }
 
@@ -367,7 +378,7 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
     };
     let path = path("pairs");
     fake.0.lock().unwrap().queue_pairs = vec![entry];
-    let control = start(fake, name(), path).unwrap();
+    let control = start(fake, path).unwrap();
     let (_, records) = client::list(control.path(), false).unwrap();
     let numbers: Vec<_> = records.iter().map(|record| (record.qp, record.peer_qp)).collect();
     assert_eq!(numbers, [(Some(77), Some(78)), (None, None), (None, None)]);
@@ -381,7 +392,7 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
 #[test]
 fn capture_is_started_listed_and_stopped() {
     let fake = Fake::default();
-    let control = start(fake.clone(), name(), path("capture")).unwrap();
+    let control = start(fake.clone(), path("capture")).unwrap();
     let socket = control.path();
     let directory = std::env::temp_dir().join(format!("flue-captures-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
@@ -416,6 +427,21 @@ fn capture_is_started_listed_and_stopped() {
     assert!(!file.exists() && second.exists() && fake.capture().is_none());
 
     fs::remove_file(&second).unwrap();
+    // Another client: without a descriptor, and with one that could block.
+    let request = |files: &[File]| {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let operation = Operation::StartCapture { path: file.clone() };
+        let line = serde_json::to_string(&Request::new(operation)).unwrap() + "\n";
+        client::send(&mut stream, line.as_bytes(), files).unwrap();
+        let mut answer = String::new();
+        io::BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    };
+    assert!(request(&[]).contains("no descriptor for queue 0"));
+    let null = File::options().write(true).open("/dev/null").unwrap();
+    assert!(request(&[null]).contains("expected a regular file"));
+    assert!(fake.capture().is_none());
+
     client::capture(socket, Some(file.clone())).unwrap();
     fake.0.lock().unwrap().capture_error = Some("No space left on device".into());
     let full = running(7, Some("No space left on device"));
@@ -436,7 +462,7 @@ fn kernel_socket_has_statistics_of_the_kernel() {
     let fake = Fake::default();
     fake.0.lock().unwrap().rows = vec![row(1)];
     fake.0.lock().unwrap().statistics = TcpStatistics::of(near.as_fd());
-    let control = start(fake, name(), path("statistics")).unwrap();
+    let control = start(fake, path("statistics")).unwrap();
     let page = client::page(control.path(), false, client::LIMIT).unwrap();
     let info = page.connections[0].info.as_deref().unwrap();
     assert_eq!((info.bytes_sent, info.total_retrans_segs, info.timestamps), (1000, 0, true));
@@ -475,4 +501,30 @@ fn missing_socket_is_a_failure_only_if_requested() {
     let nowhere = ControlSocketPath::Directory("/nonexistent/flue".into());
     assert!(serve_at(&nowhere).unwrap().is_none());
     assert!(serve_at(&ControlSocketPath::None).unwrap().is_none());
+}
+
+#[test]
+fn socket_replaces_no_file_and_is_removed() {
+    use std::os::unix::fs::symlink;
+
+    let (_, control) = served("private", iter::empty());
+    let (link, target) = (path("link"), path("target"));
+    symlink(&target, &link).unwrap();
+    let error = ControlListener::bind(name(), link.clone()).unwrap_err();
+    assert!(error.message().contains("Address already in use"), "{error}");
+    assert!(!target.exists() && link.is_symlink());
+    fs::remove_file(link).unwrap();
+    let removed = control.path().to_owned();
+    drop(control);
+    assert!(!removed.exists());
+    // A listener that is not served removes its socket too.
+    drop(ControlListener::bind(name(), removed.clone()).unwrap());
+    assert!(!removed.exists());
+}
+
+#[test]
+fn client_of_another_user_is_refused() {
+    let own = geteuid();
+    let other = Uid::from_raw(own.as_raw() + 1);
+    assert!(is_permitted(own) && is_permitted(Uid::ROOT) && !is_permitted(other));
 }

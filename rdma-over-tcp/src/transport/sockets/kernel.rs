@@ -72,7 +72,10 @@ pub(super) fn connect_error(error: Errno, local: Option<SocketAddr>) -> ConnectE
             log_shortage();
             ConnectError::NoDescriptors
         }
-        _ => ConnectError::NoResources,
+        _ => {
+            tracing::warn!(%error, "kernel socket not opened");
+            ConnectError::NoResources
+        }
     }
 }
 

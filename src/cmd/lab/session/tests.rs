@@ -76,7 +76,7 @@ fn receive(link: &mut dyn Link) -> Vec<u8> {
 
 fn node(side: Side, orders: PipeReader, reports: PipeWriter) {
     let mut session = Session::open(side, false, BufReader::new(orders), reports).unwrap();
-    let OpenLinks { mut links, vnet_header } = session.open_links().unwrap();
+    let OpenLinks { mut links, vnet_header, .. } = session.open_links().unwrap();
     session.linked(Some(vnet_header)).unwrap();
     let _orders = session.listening().unwrap();
     let ended = match side {

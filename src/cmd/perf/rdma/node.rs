@@ -17,7 +17,7 @@ use rdma_over_tcp::ndk::{
 };
 
 use crate::{
-    adapter::linger,
+    adapter::{OpenAdapters, linger},
     cmd::perf::{
         Plan, Waiting, message::Opening, no_server, phase::ANSWER_LIMIT, queues::Relays,
         report::Reporter,
@@ -94,21 +94,19 @@ impl PerfNode {
         let fpdu_size = node.map_or(FpduSize::Max, |_| FpduSize::default());
         // The peer is a flue perf of the same kind, so it supports RFC 7306.
         let rfc7306 = plan.kind.is_extension();
-        let connect_timeout = plan.connect_limit;
-        let opened = options.open(AdapterConfig {
+        let config = AdapterConfig {
             rfc7306,
             fpdu_size,
             crc: CrcRequest::Auto,
-            connect_timeout,
+            connect_timeout: plan.connect_limit,
             ..AdapterConfig::default()
-        })?;
-        let station = Station::new(node, connect_timeout);
-        station.warn(console);
+        };
+        let opened = OpenAdapters::open(options, config, plan.sandbox, console)?;
+        let OpenAdapters { opened, station, control } = opened;
         let OpenAdapter { adapters, nodes, vnet_header, config: _ } = opened;
         if let (Some(node), Some(vnet_header)) = (node, vnet_header) {
             reporter.link(vnet_header, node);
         }
-        let control = options.serve(adapters.clone())?;
         let relays = Relays::start(&nodes)?;
         let is_manual = node.is_some_and(|node| node.progress == Progress::Manual);
         let waker = Waker::new();

@@ -18,7 +18,9 @@ use super::{
     phase::{ANSWER_LIMIT, Budget, Phase},
     report::Reporter,
 };
-use crate::{failure::Failure, options::NodeSetup, report::Console, station::Station};
+use crate::{
+    failure::Failure, options::NodeSetup, report::Console, sandbox::Policy, station::Station,
+};
 
 /// Last byte of a request, and of its response, if more requests follow.
 const MORE: u8 = 0;
@@ -117,6 +119,7 @@ pub(super) fn run_kernel(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
+    plan.sandbox.enter(Policy::Sockets { control: None });
     run(plan, &mut Kernel::new(plan)?, reporter, console)
 }
 

@@ -24,12 +24,9 @@ use offload_engine::{
 use super::{Bulk, Stack};
 use crate::{
     cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT, queues::Relays, report::Reporter},
-    control::{
-        message::NodeName,
-        server::{self, Control},
-    },
+    control::server::Control,
     failure::Failure,
-    node,
+    node::{self, OpenNodes},
     options::NodeSetup,
     report::Console,
     station::Station,
@@ -79,14 +76,10 @@ impl NodeStack {
         reporter: &mut Reporter,
         console: &mut Console<'_>,
     ) -> Result<Self, Failure> {
-        let links = setup.node.open_links()?;
-        reporter.link(links.vnet_header, &setup.node);
-        let start = Streams::new;
-        let nodes = setup.node.start(links.links, start)?;
-        let station = Station::new(Some(&setup.node), plan.connect_limit);
-        station.warn(console);
-        let name = NodeName::of(&setup.node);
-        let control = server::serve(nodes[0].clone(), name, &setup.control)?;
+        let (limit, client) = (plan.connect_limit, Streams::new);
+        let opened = OpenNodes::open(setup, limit, plan.sandbox, console, client)?;
+        let OpenNodes { nodes, vnet_header, station, control } = opened;
+        reporter.link(vnet_header, &setup.node);
         let waker = Waker::new();
         let woken = nodes[0].clone();
         waker.set(move || woken.wake());

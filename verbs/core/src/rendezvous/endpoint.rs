@@ -607,7 +607,10 @@ impl Endpoint {
             }
             true
         });
-        if is_current && let Some(event) = reason.and_then(event) {
+        let Some(reason) = reason.filter(|_| is_current) else { return };
+        // A program that only receives gets no completion and no event.
+        tracing::info!(qpn = self.number, %reason, "connection of a queue pair ended");
+        if let Some(event) = event(reason) {
             self.notifier.notify(event);
         }
     }

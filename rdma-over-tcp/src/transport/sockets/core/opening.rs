@@ -279,8 +279,16 @@ impl SocketRnic {
             let id = StreamId(allocate(&self.next_name));
             let addresses =
                 self.watch(&accepted, id.0, READABLE).and_then(|()| ends(accepted.as_fd()));
-            // An unusable connection is reset.
-            let Ok(addresses) = addresses else { continue };
+            let addresses = match addresses {
+                Ok(addresses) => addresses,
+                // An unusable connection is reset. The peer may have reset it before.
+                Err(error) => {
+                    if error != Errno::NOTCONN {
+                        tracing::warn!(%error, "connection not accepted: reset");
+                    }
+                    continue;
+                }
+            };
             self.streams.insert(id, SocketStream::new(id, accepted, Stage::Open, self.is_aligned));
             self.open(now, id, Some(listener), addresses);
         }
