@@ -259,7 +259,7 @@ fn identity() -> Identity {
         device: DeviceKind::Roce,
         ..AdapterOptions::default()
     };
-    Identity::new(&options, Vec::new)
+    Identity::new(&options, || Some(Vec::new()))
 }
 
 /// Makes the changes of a script, from RESET on.
