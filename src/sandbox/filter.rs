@@ -248,7 +248,7 @@ pub(super) fn apply(policy: Policy<'_>) -> Result<(), String> {
 /// Applies the filter of a node in a thread.
 ///
 /// # Errors
-/// As [`apply`].
+/// The kernel or the architecture does not support the filter.
 pub fn kernel_support() -> Result<String, String> {
     let applied = std::thread::spawn(|| apply(Policy::Node { control: None })).join();
     applied.map_err(|_| "the thread panicked".to_owned())??;
