@@ -36,9 +36,14 @@ pub(super) struct ProcessState {
 // SAFETY: one thread at a time owns it.
 unsafe impl Send for ProcessState {}
 
-/// Settings of the library: both ends are on this adapter.
-const SETTINGS: [(&str, &str); 3] =
-    [(settings::RFC7306, "on"), (settings::RECEIVE_WAIT, "0.02"), (settings::CONTROL, "none")];
+/// Settings of the library: both ends are on this adapter, whose events and errors are those of iWARP. The target
+/// `modify` covers the other device.
+const SETTINGS: [(&str, &str); 4] = [
+    (settings::DEVICE, "iwarp"),
+    (settings::RFC7306, "on"),
+    (settings::RECEIVE_WAIT, "0.02"),
+    (settings::CONTROL, "none"),
+];
 
 /// Starts the adapter.
 fn start() -> ProcessState {
