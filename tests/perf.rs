@@ -628,3 +628,25 @@ fn unreachable_peer_yields_document() {
     assert_eq!(usage.status, 2);
     assert!(usage.error().contains("-b"), "{}", usage.out);
 }
+
+// Each connection on kernel sockets has a descriptor. Shells have a soft limit of 1,024.
+#[test]
+fn soft_limit_of_descriptors_is_raised() {
+    if lacks(&[Need::Root, Need::Tool("unshare")]) {
+        return;
+    }
+    let host = Namespace::new();
+    let start = |line: &str, output| {
+        let mut shell = command("sh", "-c");
+        shell.arg(format!("ulimit -Sn 64 && exec {FLUE} perf write-bw --stack kernel {line}"));
+        Process::start(&host, shell, output)
+    };
+    let mut server = start("-1", Output::Lines);
+    server.expect_line("listening", START);
+    let mut client = start("-P 100 -n 100 -O 0 --json 127.0.0.1", Output::Bytes);
+    let mut out = String::new();
+    client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
+    let status = client.wait(LIMIT).code().expect("an exit status");
+    let said = CommandOutput { status, out, err: client.all_lines(LIMIT) };
+    verified_results(&mut server, &said);
+}

@@ -100,7 +100,7 @@ fn node_cannot_open_execute_or_connect() {
         ];
         let calls = calls.map(|(call, arguments)| (call, errno_of(call, arguments)));
         let clone3 = errno_of(libc::SYS_clone3, [0, 0, 0, 0]);
-        // What a node still does.
+        // Calls that a node makes after its start.
         let mut octet = [0];
         (&opened).read_exact(&mut octet).unwrap();
         let (mut left, mut right) = UnixStream::pair().unwrap();

@@ -1,5 +1,6 @@
 //! Output options, which are shared by all commands, each tested with each command.
 
+use std::fs;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -14,6 +15,7 @@ rows! { ALL;
     "--verbose" => verbose;
     "--trace" => trace;
     "--json" => json;
+    "--sandbox" => sandbox;
 }
 
 /// Standard output, standard error and exit status of a client.
@@ -108,5 +110,18 @@ fn json(bench: &Bench) {
         let told = client(bench, line);
         let document = parse(if line.starts_with("nc") { &told.err } else { &told.out });
         assert!(!document["error"].is_null() && told.status == Some(1), "{line}: {document}");
+    }
+}
+
+// tests/sandbox.rs attempts the denied calls.
+fn sandbox(bench: &Bench) {
+    for (value, expected) in [("on", "Seccomp:\t2"), ("off", "Seccomp:\t0")] {
+        for command in ["nc -l 5000", "rping -s", "perf write-bw"] {
+            let line = format!("{command} {} --sandbox {value}", Bench::attached(2));
+            let mut node = bench.start(&line, Output::Lines);
+            node.expect_line("listening", START);
+            let status = fs::read_to_string(format!("/proc/{}/status", node.id())).expect("runs");
+            assert!(status.lines().any(|line| line == expected), "{line}: {status}");
+        }
     }
 }

@@ -38,7 +38,9 @@ enum {
 	STACK_WORDS = 1024, /* searched for the caller of a function of libc */
 };
 
-static const struct { const char *name; int number; } CALLS[] = {
+struct entry { const char *name; int number; };
+
+static const struct entry CALLS[] = {
 #define CALL(name) { #name, SYS_##name }
 	CALL(read), CALL(readv), CALL(recvfrom), CALL(recvmsg), CALL(write), CALL(writev), CALL(sendto), CALL(sendmsg),
 	CALL(epoll_create1), CALL(epoll_ctl), CALL(epoll_pwait), CALL(epoll_pwait2), CALL(ppoll), CALL(eventfd2),
@@ -55,7 +57,7 @@ static const struct { const char *name; int number; } CALLS[] = {
 #undef CALL
 };
 
-static const struct { const char *name; int number; } ERRORS[] = {
+static const struct entry ERRORS[] = {
 #define ERROR(name) { #name, name }
 	ERROR(EINTR), ERROR(EIO), ERROR(EAGAIN), ERROR(ENOMEM), ERROR(ENOBUFS), ERROR(ENOSPC), ERROR(EMFILE), ERROR(ENFILE),
 	ERROR(EACCES), ERROR(EPERM), ERROR(ENOENT), ERROR(ENOSYS), ERROR(EINVAL), ERROR(EPIPE), ERROR(ECONNRESET),
@@ -64,7 +66,7 @@ static const struct { const char *name; int number; } ERRORS[] = {
 #undef ERROR
 };
 
-static void fail(const char *what)
+static _Noreturn void fail(const char *what)
 {
 	fprintf(stderr, "faults: %s: %s\n", what, strerror(errno));
 	exit(125);
@@ -78,25 +80,16 @@ static const char *name_of(int number)
 	return "?";
 }
 
-static int call_of(const char *name)
+static int number_of(const struct entry *table, size_t count, const char *name)
 {
-	for (size_t i = 0; i < sizeof CALLS / sizeof *CALLS; i++)
-		if (!strcmp(CALLS[i].name, name))
-			return CALLS[i].number;
+	for (size_t i = 0; i < count; i++)
+		if (!strcmp(table[i].name, name))
+			return table[i].number;
 	errno = EINVAL;
 	fail(name);
-	return -1;
 }
 
-static int error_of(const char *name)
-{
-	for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++)
-		if (!strcmp(ERRORS[i].name, name))
-			return ERRORS[i].number;
-	errno = EINVAL;
-	fail(name);
-	return -1;
-}
+#define NUMBER_OF(table, name) number_of(table, sizeof table / sizeof *table, name)
 
 /* Code of the library in a process: addresses, and the offset of the first one in the file. */
 struct code {
@@ -239,14 +232,14 @@ int main(int argc, char **argv)
 	if (fault) {
 		*fault++ = 0;
 		char *word = strtok(fault, ":");
-		error = error_of(word ? word : "");
+		error = NUMBER_OF(ERRORS, word ? word : "");
 		word = strtok(NULL, ":");
 		place = word ? strtoull(word, NULL, 16) : 0;
 		word = strtok(NULL, ":");
 		number = word ? atol(word) : 1;
 	}
 	for (char *name = strtok(argv[2], ","); name && count < CALLS_MAX; name = strtok(NULL, ","))
-		calls[count++] = call_of(name);
+		calls[count++] = NUMBER_OF(CALLS, name);
 	volatile int *listener = mmap(NULL, sizeof *listener, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (listener == MAP_FAILED)
 		fail("mmap");

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
+use flue_verbs_abi::settings;
 
 use crate::launch::{compile, launcher, run};
 use crate::test_bed::{LIMIT, NodePair};
@@ -305,6 +306,10 @@ fn files_are_for_programs_with_the_device() {
     let preloads = roce.lines().next().expect("a line");
     assert!(preloads.starts_with('/'), "{preloads}");
     assert!(preloads.ends_with("/libflue_verbs_paths.so"), "{preloads}");
+    // The variable selects the device as the option does.
+    let mut command = launcher(&scratch, "", &["sh", "-c", script]);
+    let (_, by_variable, err) = run(command.env(settings::DEVICE, "iwarp"));
+    assert_eq!((by_variable, err.as_str()), (plain, ""));
     // The files of an enclosing launcher are not those of a program on another device.
     let flue = format!("{} run {IWARP} --", crate::FLUE);
     let nested = format!(

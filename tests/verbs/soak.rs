@@ -197,31 +197,37 @@ impl Actions<'_> {
         self.measured.lock().expect("no panic").push((name, at, value));
     }
 
+    /// Selects and counts the next action.
+    fn choose(&mut self, actions: &[&'static str]) -> &'static str {
+        let action = actions[self.random.below(actions.len() as u32) as usize];
+        *self.counts.entry(action).or_default() += 1;
+        action
+    }
+
     fn on_sockets(&mut self, server: &Server) {
         const ACTIONS: [&str; 9] = [
-            "rping",
-            "rping, killed",
-            "rping, server stopped",
+            "rping on kernel sockets",
+            "rping on kernel sockets, killed",
+            "rping on kernel sockets, server stopped",
             "ib_write_bw",
             "ib_send_bw -R -e",
             "ibv_rc_pingpong",
             "queue pairs",
             "address change",
-            "flue serve",
+            "flue serve on kernel sockets",
         ];
-        let action = ACTIONS[self.random.below(ACTIONS.len() as u32) as usize];
-        *self.counts.entry(action).or_default() += 1;
+        let action = self.choose(&ACTIONS);
         let (count, size) = (1 + self.random.below(200), 64 + self.random.below(20_000));
         let client = format!("rping -c -a 127.0.0.1 -V -S {size}");
         match action {
-            "rping" => {
+            "rping on kernel sockets" => {
                 self.succeeds(self.start(under_flue("", &format!("{client} -C {count}"))));
             }
-            "rping, killed" => {
+            "rping on kernel sockets, killed" => {
                 let _killed = self.start(under_flue("", &client));
                 self.random.pause(20..400);
             }
-            "rping, server stopped" => {
+            "rping on kernel sockets, server stopped" => {
                 let running = self.start(under_flue("", &format!("{client} -C {}", 10 * count)));
                 self.random.pause(20..200);
                 server.group.signal("rping", Signal::STOP);
@@ -271,8 +277,7 @@ impl Actions<'_> {
             "flue rping",
             "flue serve",
         ];
-        let action = ACTIONS[self.random.below(ACTIONS.len() as u32) as usize];
-        *self.counts.entry(action).or_default() += 1;
+        let action = self.choose(&ACTIONS);
         let (count, size) = (1 + self.random.below(200), 64 + self.random.below(20_000));
         let seed = self.random.below(1000);
         let client = format!("rping -c -a 10.9.0.1 -V -S {size}");
@@ -512,13 +517,7 @@ fn servers_do_not_grow_under_mixed_traffic() {
     }
     let baseline = baseline.expect("a sample at the end").min(samples.len() - 2);
     let mut counts = on_nodes.counts;
-    counts.extend(on_sockets.counts.into_iter().map(|(name, count)| match name {
-        "rping" => ("rping on kernel sockets", count),
-        "rping, killed" => ("rping on kernel sockets, killed", count),
-        "rping, server stopped" => ("rping on kernel sockets, server stopped", count),
-        "flue serve" => ("flue serve on kernel sockets", count),
-        other => (other, count),
-    }));
+    counts.extend(on_sockets.counts);
     let measured = measured.into_inner().expect("no panic");
     let text = summary(&servers, &samples, baseline, &measured, &counts);
     println!("{} s, seed {seed}\n{text}", begun.elapsed().as_secs());

@@ -153,7 +153,6 @@ pub struct NodeName {
     /// Process id.
     pub pid: u32,
     /// Number of queues, each with a file of a capture.
-    #[serde(default = "one_queue")]
     pub queues: u8,
     /// Addresses.
     pub addresses: Vec<IpAddr>,
@@ -161,10 +160,6 @@ pub struct NodeName {
     pub offload: OffloadPolicy,
     /// Congestion control of offloaded connections.
     pub congestion_control: CongestionAlgorithm,
-}
-
-const fn one_queue() -> u8 {
-    1
 }
 
 impl NodeName {

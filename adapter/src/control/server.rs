@@ -24,6 +24,7 @@ use host_stack::{
     socket::{ConnectionRow, Request as HostRequest},
     stream::OffloadState,
 };
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::{Guarded, are_lost, move_to_high_number},
@@ -39,10 +40,7 @@ use rdma_over_tcp::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, fchmod},
-    net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with,
-        sockopt::socket_peercred,
-    },
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with},
     process::{Uid, geteuid},
 };
 
@@ -646,12 +644,9 @@ impl<N: Controlled> Server<N> {
 fn accept(listener: &UnixListener) -> io::Result<Option<Session>> {
     match listener.accept() {
         Ok((client, _)) => {
-            let user = socket_peercred(&client)?.uid;
+            let user = Uid::from_raw(getsockopt(&client, PeerCredentials)?.uid());
             if !is_permitted(user) {
-                tracing::debug!(
-                    user = user.as_raw(),
-                    "control socket: client of another user refused"
-                );
+                tracing::debug!(%user, "control socket: client of another user refused");
                 return Ok(None);
             }
             Session::new(move_to_high_number(client.into()).into()).map(Some)

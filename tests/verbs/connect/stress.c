@@ -74,12 +74,12 @@ static double now(void)
 
 static unsigned seed(int round, int from, int to, int number)
 {
-	return ((round * 64u + from) * 64u + to) * 4096u + number;
+	return ((round * 64u + from) * 64u + to) * 16384u + number;
 }
 
 /* Counts that the parent prints. */
 struct report {
-	int first_descriptors, last_descriptors, first_kib, last_kib;
+	int first_descriptors, last_descriptors, connected_kib, first_kib, last_kib;
 	double connect_seconds;
 };
 
@@ -89,8 +89,9 @@ static void post(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	must_return_zero(ibv_post_send(qp, wr, &bad), "ibv_post_send");
 }
 
-/* Connects, transfers, compares and destroys once; returns the seconds until all are in RTS and have sent. */
-static double run_round(struct ibv_context *context, int mtu, const union ibv_gid *gid, int round)
+/* Connects, transfers, compares and destroys once; returns the seconds until all are in RTS and have sent. `kib` is the
+ * memory then. */
+static double run_round(struct ibv_context *context, int mtu, const union ibv_gid *gid, int round, int *kib)
 {
 	int count = (processes - 1) * queue_pairs;
 	size_t length = (size_t)count * MESSAGE;
@@ -175,6 +176,7 @@ static double run_round(struct ibv_context *context, int mtu, const union ibv_gi
 	}
 	double took = now() - begun;
 	meet_all();
+	*kib = memory_kib();
 	for (int i = 0; i < count; i++) {
 		int peer = i / queue_pairs + (i / queue_pairs >= me), number = i % queue_pairs;
 		unsigned of_peer = seed(round, peer, me, number);
@@ -212,7 +214,10 @@ static void run_process(void)
 	int first = rounds / 4;
 	struct report report = { 0 };
 	for (int round = 0; round < rounds; round++) {
-		report.connect_seconds += run_round(context, port.active_mtu, &gid, round) / rounds;
+		int connected_kib;
+		report.connect_seconds += run_round(context, port.active_mtu, &gid, round, &connected_kib) / rounds;
+		if (!round)
+			report.connected_kib = connected_kib;
 		if (round < first)
 			continue;
 		int count = descriptors(), kib = memory_kib();
@@ -259,8 +264,8 @@ int main(int argc, char **argv)
 		queue_pairs = atoi(argv[2]);
 		rounds = atoi(argv[3]);
 	}
-	if (processes < 2 || processes > 64 || queue_pairs < 1 || queue_pairs > 4096 || rounds < 4) {
-		fprintf(stderr, "usage: stress PROCESSES QUEUE_PAIRS ROUNDS: 2 to 64, 1 to 4096, 4 or more\n");
+	if (processes < 2 || processes > 64 || queue_pairs < 1 || queue_pairs > 16384 || rounds < 4) {
+		fprintf(stderr, "usage: stress PROCESSES QUEUE_PAIRS ROUNDS: 2 to 64, 1 to 16384, 4 or more\n");
 		return 2;
 	}
 	/* A connection has a descriptor. */
@@ -302,8 +307,9 @@ int main(int argc, char **argv)
 		must(wait(&status) >= 0, "wait");
 		expect("exit status of a process", status, 0);
 	}
-	printf("%d processes, %d queue pairs between each two, %d rounds of %.3f s; before and after the last half: "
-		"%d and %d descriptors, %d and %d KiB\n", processes, queue_pairs, rounds, worst.connect_seconds,
-		worst.first_descriptors, worst.last_descriptors, worst.first_kib, worst.last_kib);
+	printf("%d processes, %d queue pairs between each two, %d rounds of %.3f s; connected first: %d KiB; before and "
+		"after the last half: %d and %d descriptors, %d and %d KiB\n", processes, queue_pairs, rounds,
+		worst.connect_seconds, worst.connected_kib, worst.first_descriptors, worst.last_descriptors,
+		worst.first_kib, worst.last_kib);
 	return 0;
 }
