@@ -302,14 +302,14 @@ fn files_are_for_programs_with_the_device() {
     let plain = shell(&scratch, IWARP, script);
     assert!(!plain.contains("paths") && plain.contains("files=\n"), "{plain}");
     assert!(!plain.contains("uverbs"), "{plain}");
-    let roce = shell(&scratch, ROCE, script);
-    let preloads = roce.lines().next().expect("a line");
-    assert!(preloads.starts_with('/'), "{preloads}");
-    assert!(preloads.ends_with("/libflue_verbs_paths.so"), "{preloads}");
     // The variable selects the device as the option does.
     let mut command = launcher(&scratch, "", &["sh", "-c", script]);
     let (_, by_variable, err) = run(command.env(settings::DEVICE, "iwarp"));
     assert_eq!((by_variable, err.as_str()), (plain, ""));
+    let roce = shell(&scratch, ROCE, script);
+    let preloads = roce.lines().next().expect("a line");
+    assert!(preloads.starts_with('/'), "{preloads}");
+    assert!(preloads.ends_with("/libflue_verbs_paths.so"), "{preloads}");
     // The files of an enclosing launcher are not those of a program on another device.
     let flue = format!("{} run {IWARP} --", crate::FLUE);
     let nested = format!(
