@@ -147,6 +147,27 @@ pub(super) fn groups(quick: bool) -> Vec<Group> {
     groups
 }
 
+/// Returns the rows that `flue perf` measures. The peer is flue with `options`.
+pub(super) fn compared_with_options(groups: Vec<Group>, options: &str) -> Vec<Group> {
+    let compared = groups.into_iter().filter(|it| it.is_row).filter_map(|mut group| {
+        group.contestants.truncate(1);
+        let flue = group.contestants.first()?;
+        let Job::Perf(job) = &flue.job else { return None };
+        let mut job = job.clone();
+        job.ends.extend(strings(options));
+        let name = format!("with {options}");
+        group.goals = vec![Goal {
+            metric: group.metric,
+            peer: Some(name.clone()),
+            goal: None,
+            stretch: None,
+        }];
+        group.contestants.push(named(name, System::Flue, Job::Perf(job)));
+        Some(group)
+    });
+    compared.collect()
+}
+
 fn large_operations() -> Vec<Group> {
     use Bound::{RatioAtLeast, RatioAtMost};
     let bandwidth = Metric::BandwidthBps;
@@ -704,6 +725,19 @@ mod tests {
         assert!(rows.iter().all(|row| row.contestants.len() > 1));
         let with_goals = rows.iter().filter(|row| row.goals.iter().any(|it| it.goal.is_some()));
         assert_eq!(with_goals.count(), 33, "latency-read and two rows on nodes have no goal");
+    }
+
+    #[test]
+    fn flue_is_compared_with_its_own_options() {
+        let compared = compared_with_options(groups(false), "--sandbox off --wait block");
+        assert_eq!(compared.len(), 22);
+        for group in &compared {
+            let [flue, other] = &group.contestants[..] else { panic!("{}: two ends", group.id) };
+            let (Job::Perf(own), Job::Perf(others)) = (&flue.job, &other.job) else { panic!() };
+            assert!(others.ends.ends_with(&strings("--sandbox off --wait block")), "{}", group.id);
+            assert_eq!(others.ends[..own.ends.len()], own.ends, "{}", group.id);
+            assert_eq!(group.goals[0].peer.as_ref(), Some(&other.name), "{}", group.id);
+        }
     }
 
     #[test]

@@ -124,6 +124,12 @@ pub struct BenchArgs {
     #[arg(long, value_name = "ROW,…", value_delimiter = ',')]
     pub only: Vec<String>,
 
+    /// Compare flue with itself under these options of "flue perf", such as "--sandbox off"
+    ///
+    /// Peers and goals are omitted. Only rows that "flue perf" measures are compared.
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, conflicts_with = "check")]
+    pub against: Option<String>,
+
     /// Measure fewer points of charts, in one round
     #[arg(long)]
     pub quick: bool,
@@ -245,6 +251,12 @@ fn chosen(args: &BenchArgs) -> Result<Vec<Group>, Failure> {
     let is_selected =
         |group: &Group| args.only.is_empty() || args.only.iter().any(|it| group.matches(it));
     groups.retain(is_selected);
+    if let Some(options) = &args.against {
+        groups = catalog::compared_with_options(groups, options);
+        if groups.is_empty() {
+            return Err(Failure::usage("--against: flue perf measures none of these rows"));
+        }
+    }
     Ok(groups)
 }
 

@@ -1,5 +1,12 @@
-//! Packet socket that receives frames written to an interface. With `tun.rs` the only unsafe code of the link, for two
+//! Packet socket that receives frames written to an interface. With `tun.rs` the only unsafe code of the link, for
 //! options and an address that no crate provides safely.
+//!
+//! [`Observer::begin`] is called in the sandbox of a node, which therefore permits bind(2), with any address. So the
+//! socket itself is restricted to its purpose when it is created:
+//!
+//! - The filter rejects frames of other interfaces, and is locked.
+//! - A transmission ring replaces the data of send(2) and write(2). The ring is empty, and the sandbox does not permit
+//!   mapping it.
 
 use std::{
     ffi::CString,
@@ -7,7 +14,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
 };
 
-use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_ll, socklen_t};
+use libc::{c_int, c_uint, c_void, sock_filter, sock_fprog, sockaddr_ll, socklen_t, tpacket_req};
 
 use crate::descriptor::Guarded;
 
@@ -16,7 +23,7 @@ use crate::descriptor::Guarded;
 pub(super) struct Observer {
     pub(super) socket: Guarded<OwnedFd>,
     /// Index of the TAP's interface.
-    index: c_int,
+    pub(super) index: c_int,
 }
 
 /// Creates a non-blocking packet socket for the interface `name`. After [`Observer::begin`] it receives every frame of
@@ -38,9 +45,19 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
 
     let ignore: c_int = 1;
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &ignore)?;
-    let mut filter = length_filter(bytes_min);
+    let page_bytes = rustix::param::page_size() as u32;
+    let ring = tpacket_req {
+        tp_block_size: page_bytes,
+        tp_block_nr: 1,
+        tp_frame_size: page_bytes,
+        tp_frame_nr: 1,
+    };
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_TX_RING, &ring)?;
+    let mut filter = filter(index, bytes_min);
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    let lock: c_int = 1;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &lock)?;
 
     Ok(Observer { socket: socket.into(), index: index as c_int })
 }
@@ -48,12 +65,16 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
 impl Observer {
     /// Starts reception.
     pub(super) fn begin(&self) -> io::Result<()> {
+        self.bind_to(self.index)
+    }
+
+    pub(super) fn bind_to(&self, index: c_int) -> io::Result<()> {
         // SAFETY: `sockaddr_ll` is plain data, for which all bytes zero is a valid value.
         let mut address: sockaddr_ll = unsafe { mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         // A bridge consumes frames before sockets of one protocol receive them.
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = self.index;
+        address.sll_ifindex = index;
         // SAFETY: the descriptor is open, and the address is one `sockaddr_ll` of the length given.
         check(unsafe {
             libc::bind(
@@ -65,19 +86,24 @@ impl Observer {
     }
 }
 
-/// Creates a filter that accepts frames of at least `bytes_min`, complete.
-fn length_filter(bytes_min: u32) -> [sock_filter; 4] {
-    let statement = |code, k| sock_filter { code, jt: 0, jf: 0, k };
+/// Creates a filter that accepts frames of the interface `index` with at least `bytes_min`, complete.
+fn filter(index: c_uint, bytes_min: u32) -> [sock_filter; 6] {
+    let statement = |code: u32, k| sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // Continues if the comparison is true, otherwise skips `other` instructions.
+    let continue_if = |comparison: u32, k, other| sock_filter {
+        code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16,
+        jt: 0,
+        jf: other,
+        k,
+    };
+    let interface = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX).cast_unsigned();
     [
-        statement((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0),
-        sock_filter {
-            code: (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 1,
-            k: bytes_min,
-        },
-        statement((libc::BPF_RET | libc::BPF_K) as u16, u32::MAX),
-        statement((libc::BPF_RET | libc::BPF_K) as u16, 0),
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0),
+        continue_if(libc::BPF_JGE, bytes_min, 3),
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, interface),
+        continue_if(libc::BPF_JEQ, index, 1),
+        statement(libc::BPF_RET | libc::BPF_K, u32::MAX),
+        statement(libc::BPF_RET | libc::BPF_K, 0),
     ]
 }
 

@@ -19,6 +19,8 @@ use std::{
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{RecvFlags, SendFlags},
     thread::{CapabilitySet, UnshareFlags},
 };
 
@@ -92,7 +94,10 @@ fn bring_up(name: &str) {
         *target = byte as libc::c_char;
     }
     interface_ioctl(libc::SIOCSIFADDR, &mut protocol);
+    set_up(name);
+}
 
+fn set_up(name: &str) {
     let mut flags = request(name);
     flags.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
     interface_ioctl(libc::SIOCSIFFLAGS, &mut flags);
@@ -306,6 +311,42 @@ fn pages_of_transmitted_gso_packets_are_reclaimed() {
             let len = if more % 2 == 0 { WHOLE } else { 60_000 };
             assert_eq!(send(&mut link, len), 1 + more, "one per frame");
         }
+    });
+}
+
+/// A sandboxed node may bind the socket again, so the socket has no other use.
+#[test]
+fn packet_socket_neither_sends_nor_receives_on_other_interfaces() {
+    const LONG_BYTES: usize = 30_000;
+    in_namespace(|| {
+        let OpenTap { link: _link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
+        bring_up(&name);
+        set_up("lo");
+        // Both receive long frames, `own` of the TAP only.
+        let [own, of_loopback] = [&*name, "lo"]
+            .map(|name| packet::observer(name, reclaim::FRAME_BYTES_MIN as u32).unwrap());
+        own.bind_to(of_loopback.index).unwrap();
+        of_loopback.begin().unwrap();
+
+        let frame = [0; LONG_BYTES];
+        let sent = [
+            rustix::net::send(&own.socket, &frame, SendFlags::empty()),
+            rustix::io::write(&own.socket, &frame),
+        ];
+        assert_eq!(sent, [Ok(0); 2], "the empty ring is sent");
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(&frame, "127.0.0.1:9").unwrap();
+        let receive = |observer: &packet::Observer| {
+            rustix::net::recv(&observer.socket, &mut [0; 2 * LONG_BYTES], RecvFlags::DONTWAIT)
+                .map(|it| it.0)
+        };
+        // Frames on loopback are received before their sender returns.
+        let datagram = 14 + 20 + 8 + LONG_BYTES;
+        assert_eq!(
+            [receive(&of_loopback), receive(&of_loopback)],
+            [Ok(datagram), Err(Errno::AGAIN)]
+        );
+        assert_eq!(receive(&own), Err(Errno::AGAIN));
     });
 }
 
