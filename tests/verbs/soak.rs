@@ -20,7 +20,7 @@ use flue_report::table::{Align, Table};
 use flue_test_support::flue::{Scratch, command};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::group::Group;
@@ -155,6 +155,8 @@ type Measured = Mutex<Vec<(&'static str, f64, f64)>>;
 /// Environment of the actions of one thread.
 struct Actions<'a> {
     host: &'a Namespace,
+    /// Server of rping on this host.
+    server: &'a Server,
     runtime: Scratch,
     stress: &'a Path,
     begun: Instant,
@@ -174,7 +176,12 @@ impl Actions<'_> {
         let ended = program.wait(LIMIT).map(|status| status.code());
         program.kill();
         let is_late = program.said().contains(LATE_READER.trim_matches('\''));
-        assert!(ended == Ok(Some(0)) || is_late, "{ended:?}: {}", program.report());
+        assert!(
+            ended == Ok(Some(0)) || is_late,
+            "{ended:?}: {}{}",
+            program.report(),
+            self.server.group.report()
+        );
         program.said()
     }
 
@@ -204,10 +211,35 @@ impl Actions<'_> {
         action
     }
 
-    fn on_sockets(&mut self, server: &Server) {
-        const ACTIONS: [&str; 9] = [
+    /// Kills a client of rping's server at a random time after its first message: the server exits if a connection ends
+    /// before it is established.
+    fn kill_connected(&mut self, client: Command) {
+        let messages = || self.server.counters().map(|it| it.1[1]);
+        let before = messages();
+        let client = self.start(client);
+        let runs = client.wait_until("is connected", LIMIT, || messages() > before);
+        assert_eq!(runs, Ok(()), "{}{}", client.report(), self.server.group.report());
+        self.kill(client);
+    }
+
+    /// Kills rping at a random time.
+    fn kill(&mut self, mut client: Group) {
+        self.random.pause(0..400);
+        if let Some(process) = client.find_process("rping") {
+            let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+            // It may have exited.
+            let _ = kill_process(process.expect("a process id"), Signal::KILL);
+            // The launcher resets the connections of its program.
+            let ended = client.wait(LIMIT);
+            assert!(ended.is_ok(), "{ended:?}: {}", client.report());
+        }
+    }
+
+    fn on_sockets(&mut self) {
+        const ACTIONS: [&str; 10] = [
             "rping on kernel sockets",
             "rping on kernel sockets, killed",
+            "client of flue serve on kernel sockets, killed",
             "rping on kernel sockets, server stopped",
             "ib_write_bw",
             "ib_send_bw -R -e",
@@ -224,15 +256,18 @@ impl Actions<'_> {
                 self.succeeds(self.start(under_flue("", &format!("{client} -C {count}"))));
             }
             "rping on kernel sockets, killed" => {
-                let _killed = self.start(under_flue("", &client));
-                self.random.pause(20..400);
+                self.kill_connected(under_flue("", &client));
+            }
+            "client of flue serve on kernel sockets, killed" => {
+                let client = self.start(under_flue("", &format!("{client} -p 7175")));
+                self.kill(client);
             }
             "rping on kernel sockets, server stopped" => {
                 let running = self.start(under_flue("", &format!("{client} -C {}", 10 * count)));
                 self.random.pause(20..200);
-                server.group.signal("rping", Signal::STOP);
+                self.server.group.signal("rping", Signal::STOP);
                 self.random.pause(20..500);
-                server.group.signal("rping", Signal::CONT);
+                self.server.group.signal("rping", Signal::CONT);
                 self.succeeds(running);
             }
             "ib_write_bw" => {
@@ -265,9 +300,10 @@ impl Actions<'_> {
         }
     }
 
-    fn on_nodes(&mut self, server: &Server) {
+    fn on_nodes(&mut self) {
         const NODE: &str = "--tap tap1 --addr 10.9.0.2/24 --bridge br0";
-        const ACTIONS: [&str; 8] = [
+        const ACTIONS: [&str; 9] = [
+            "client of flue serve, killed",
             "rping",
             "rping, impaired",
             "rping, killed",
@@ -294,28 +330,25 @@ impl Actions<'_> {
                 self.succeeds(self.start(on_node(options, &format!("{client} -C {count}"))));
             }
             "rping, killed" => {
-                let mut killed = self.start(on_node("", &client));
-                let runs = || killed.find_process("rping").is_some();
-                assert_eq!(killed.wait_until("runs", LIMIT, runs), Ok(()), "{}", killed.report());
-                self.random.pause(0..600);
-                // The launcher resets the connections of its program.
-                killed.signal("rping", Signal::KILL);
-                let ended = killed.wait(LIMIT);
-                assert!(ended.is_ok(), "{ended:?}: {}", killed.report());
+                self.kill_connected(on_node("", &client));
+            }
+            "client of flue serve, killed" => {
+                let client = client.replace("10.9.0.1", "10.9.0.3");
+                self.kill(self.start(on_node("", &client)));
             }
             "rping, server stopped" => {
                 let running = self.start(on_node("", &many));
                 self.random.pause(100..400);
-                server.group.signal("rping", Signal::STOP);
+                self.server.group.signal("rping", Signal::STOP);
                 self.random.pause(20..500);
-                server.group.signal("rping", Signal::CONT);
+                self.server.group.signal("rping", Signal::CONT);
                 self.succeeds(running);
             }
             "rping, migrations" => {
                 let running = self.start(on_node("", &many));
                 for _ in 0..8 {
-                    server.migrate("upload");
-                    server.migrate("offload");
+                    self.server.migrate("upload");
+                    self.server.migrate("offload");
                 }
                 self.succeeds(running);
             }
@@ -482,8 +515,9 @@ fn servers_do_not_grow_under_mixed_traffic() {
     nodes.ip("link set br0 up");
     let servers = start_servers(&sockets, &nodes);
     let (begun, measured) = (Instant::now(), Measured::default());
-    let actions = |host, stream: u64| Actions {
+    let actions = |host, server, stream: u64| Actions {
         host,
+        server,
         runtime: Scratch::new(),
         stress: &stress,
         begun,
@@ -491,7 +525,8 @@ fn servers_do_not_grow_under_mixed_traffic() {
         counts: BTreeMap::new(),
         random: Random(oorandom::Rand32::new_inc(seed, stream)),
     };
-    let (mut on_sockets, mut on_nodes) = (actions(&sockets, 1), actions(&nodes, 2));
+    let (mut on_sockets, mut on_nodes) =
+        (actions(&sockets, &servers[0], 1), actions(&nodes, &servers[1], 2));
     let round = (time / ROUNDS).max(Duration::from_secs(1));
     let baseline_at = BASELINE.min(time / 3);
     let (mut samples, mut baseline) = (Vec::new(), None);
@@ -500,12 +535,12 @@ fn servers_do_not_grow_under_mixed_traffic() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while Instant::now() < end {
-                    on_sockets.on_sockets(&servers[0]);
+                    on_sockets.on_sockets();
                 }
             });
             scope.spawn(|| {
                 while Instant::now() < end {
-                    on_nodes.on_nodes(&servers[1]);
+                    on_nodes.on_nodes();
                 }
             });
         });
