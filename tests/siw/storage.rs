@@ -29,7 +29,8 @@ const LIBISCSI: &str = "MALLOC_PERTURB_=255 LIBISCSI_CACHE_ALLOCATIONS=0";
 /// A portal of the kernel listens by TCP before it listens by iSER. On siw both would use the same port of TCP, so the
 /// socket of TCP is in another network namespace.
 const CONFIGURE_TARGET: &str = "\
-    set -e; [ -d /sys/kernel/config/target ] || mount -t configfs none /sys/kernel/config; cd /sys/kernel/config/target; \
+    set -e; [ -d /sys/kernel/config/target ] || mount -t configfs none /sys/kernel/config; \
+    cd /sys/kernel/config/target; \
     truncate -s $BYTES /tmp/disk; mkdir -p core/fileio_0/disk; \
     echo fd_dev_name=/tmp/disk,fd_dev_size=$BYTES >core/fileio_0/disk/control; \
     echo 1 >core/fileio_0/disk/enable; \

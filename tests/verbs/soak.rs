@@ -211,8 +211,8 @@ impl Actions<'_> {
         action
     }
 
-    /// Kills a client of rping's server at a random time after its first message: the server exits if a connection ends
-    /// before it is established.
+    /// Kills a client of rping's server at a random time after its first message. A connection that ends before it is
+    /// established raises CONNECT_ERROR at the server, at which rping exits.
     fn kill_connected(&mut self, client: Command) {
         let messages = || self.server.counters().map(|it| it.1[1]);
         let before = messages();
