@@ -37,8 +37,8 @@ const SEED: &str = "FLUE_SEED";
 const SHORT: Duration = Duration::from_secs(16);
 /// Time after which the baseline is sampled, in a run of at least three times that.
 const BASELINE: Duration = Duration::from_secs(60);
-/// Growth of resident memory after the baseline, of each process. It has few steps: a rare combination of events, such as
-/// loss, stopped readers and concurrent connections, needs more buffers than any before.
+/// Growth of resident memory after the baseline, of each process. It has few steps: a rare combination of events, such
+/// as loss, stopped readers and concurrent connections, needs more buffers than any before.
 const GROWTH_KIB_MAX: u64 = 2048;
 /// Growth in a shorter run, in which some actions occur only after the baseline.
 const SHORT_GROWTH_KIB_MAX: u64 = 8 << 10;
