@@ -124,9 +124,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "ROW,…", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Compare flue with itself under these options of "flue perf", such as "--sandbox off"
+    /// Compare flue with itself under these options of "flue perf"
     ///
-    /// Peers and goals are omitted. Only rows that "flue perf" measures are compared.
+    /// An example is "--sandbox off". Peers and goals are omitted. Only rows that "flue perf" measures are compared.
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, conflicts_with = "check")]
     pub against: Option<String>,
 

@@ -106,23 +106,26 @@ fn check_leaks(transport: &Transport) {
     assert_eq!(listens, Ok(()), "{}", server.report());
     let process = server.process("rping");
     let threads = Footprint::of(process).threads;
-    // The server's threads for a client end after it.
-    let settled = || {
+    // The server's threads and descriptors for a client end after it.
+    let settled = |descriptors_max: usize| {
         let mut now = Footprint::of(process);
         let alone = server.wait_until("its threads have ended", LIMIT, || {
             now = Footprint::of(process);
-            now.threads == threads
+            now.threads == threads && now.descriptors <= descriptors_max
         });
-        assert_eq!(alone, Ok(()), "{threads} threads at first: {now:?}");
+        assert_eq!(
+            alone,
+            Ok(()),
+            "{threads} threads at first, at most {descriptors_max} descriptors: {now:?}"
+        );
         now
     };
     let begun = Instant::now();
     run_clients(transport, FIRST_CLIENTS);
-    let first = settled();
+    let first = settled(usize::MAX);
     run_clients(transport, clients - FIRST_CLIENTS);
-    let last = settled();
+    let last = settled(first.descriptors);
     server.kill();
-    assert!(last.descriptors <= first.descriptors, "{first:?}, {last:?}");
     assert!(last.resident_kib <= first.resident_kib + GROWTH_KIB_MAX, "{first:?}, {last:?}");
     let programs = Programs {
         order: results::SERVERS,
