@@ -120,6 +120,29 @@ fn two_rows_and_their_documents() {
     assert_gone(&names);
 }
 
+/// The row polls, so a second `--wait` replaces the first. An option that flue refuses fails the run, with the reason.
+#[test]
+fn flue_is_compared_with_itself_under_other_options() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let against = |options: &str| {
+        let mut bench =
+            command(FLUE, "bench --quiet --rounds 1 --seconds 0.02 --only latency-write");
+        bench.args(["--against", options]);
+        Process::start(&Namespace::new(), bench, Output::Lines)
+    };
+    let mut blocking = against("--wait block --sandbox off");
+    blocking.expect_line("  with --wait block --sandbox off", LIMIT);
+    blocking.expect_exit(0, LIMIT);
+    let mut refused = against("--no-option");
+    refused.expect_exit(1, LIMIT);
+    let log = refused.log().join("\n");
+    let reason = "flue bench: measurement of flue: latency-write: server: flue: exit status 2: \
+                  error: unexpected argument '--no-option' found";
+    assert!(log.contains(reason), "{log}");
+}
+
 #[test]
 fn signal_ends_bench_keeps_results_and_removes_namespaces() {
     if lacks(NEEDS) {
@@ -191,6 +214,7 @@ fn usage_errors_have_status_2() {
         ("--seconds 0", "0.02"),
         ("--rounds 0", "1..=99"),
         ("--mtu 100", "1280..=65521"),
+        ("--against ", "expected options"),
     ] {
         let (code, text) = status(line);
         assert_eq!(code, Some(2), "{line}: {text}");

@@ -147,14 +147,20 @@ pub(super) fn groups(quick: bool) -> Vec<Group> {
     groups
 }
 
-/// Returns the rows that `flue perf` measures. The peer is flue with `options`.
+/// Returns the rows that `flue perf` measures. The peer is flue with `options`, which replace those of the same name.
 pub(super) fn compared_with_options(groups: Vec<Group>, options: &str) -> Vec<Group> {
+    let options_of_peer = strings(options);
+    let is_replaced = |pair: &[String]| pair.iter().take(1).any(|it| options_of_peer.contains(it));
     let compared = groups.into_iter().filter(|it| it.is_row).filter_map(|mut group| {
         group.contestants.truncate(1);
         let flue = group.contestants.first()?;
         let Job::Perf(job) = &flue.job else { return None };
         let mut job = job.clone();
-        job.ends.extend(strings(options));
+        for own in [&mut job.client, &mut job.ends, &mut job.node] {
+            // Each option of a row has a value.
+            *own = own.chunks(2).filter(|pair| !is_replaced(pair)).flatten().cloned().collect();
+        }
+        job.ends.extend(options_of_peer.iter().cloned());
         let name = format!("with {options}");
         group.goals = vec![Goal {
             metric: group.metric,
@@ -734,8 +740,12 @@ mod tests {
         for group in &compared {
             let [flue, other] = &group.contestants[..] else { panic!("{}: two ends", group.id) };
             let (Job::Perf(own), Job::Perf(others)) = (&flue.job, &other.job) else { panic!() };
-            assert!(others.ends.ends_with(&strings("--sandbox off --wait block")), "{}", group.id);
-            assert_eq!(others.ends[..own.ends.len()], own.ends, "{}", group.id);
+            // A row with `--wait` has the new value, and all rows keep their other options.
+            let is_wait = |word: &&String| ["--wait", "spin", "block"].contains(&word.as_str());
+            let mut expected: Vec<_> = own.ends.iter().filter(|it| !is_wait(it)).cloned().collect();
+            expected.extend(strings("--sandbox off --wait block"));
+            assert_eq!(others.ends, expected, "{}", group.id);
+            assert_eq!((&others.client, &others.node), (&own.client, &own.node), "{}", group.id);
             assert_eq!(group.goals[0].peer.as_ref(), Some(&other.name), "{}", group.id);
         }
     }

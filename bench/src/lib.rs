@@ -126,8 +126,10 @@ pub struct BenchArgs {
 
     /// Compare flue with itself under these options of "flue perf"
     ///
-    /// An example is "--sandbox off". Peers and goals are omitted. Only rows that "flue perf" measures are compared.
-    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, conflicts_with = "check")]
+    /// An example is "--sandbox off". They replace options of the row with the same name. Peers and goals are omitted.
+    /// Only rows that "flue perf" measures are compared.
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, conflicts_with = "check",
+          value_parser = parse_options)]
     pub against: Option<String>,
 
     /// Measure fewer points of charts, in one round
@@ -174,6 +176,11 @@ pub enum BenchPart {
     Join(JoinArgs),
     #[command(hide = true)]
     Hold,
+}
+
+fn parse_options(text: &str) -> Result<String, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if words.is_empty() { Err("expected options".into()) } else { Ok(words.join(" ")) }
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {

@@ -311,8 +311,11 @@ impl Report {
 
     /// Returns the groups in which flue itself failed, with the error.
     pub(super) fn own_failures(&self) -> Vec<(&str, &str)> {
-        let contests = self.contests.iter();
-        contests.filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?))).collect()
+        let scores = self.contests.iter().flat_map(|contest| {
+            contest.contestants.iter().map(|score| (contest.id.as_str(), score))
+        });
+        let own = scores.filter(|(_, score)| score.system == System::Flue);
+        own.filter_map(|(id, score)| Some((id, score.error()?))).collect()
     }
 }
 

@@ -129,10 +129,11 @@ impl ExitedProgram {
     }
 }
 
-/// Returns the last nonempty line, except the "note:" after a panic.
+/// Returns the last nonempty line, except the "note:" after a panic and the help after a usage error.
 fn last_line(text: &str) -> Option<&str> {
     let is_message = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
-    text.lines().rev().map(str::trim).find(is_message)
+    let usage_error = text.lines().find(|line| line.starts_with("error: "));
+    usage_error.or_else(|| text.lines().rev().map(str::trim).find(is_message))
 }
 
 /// Readiness condition of a server.
@@ -347,6 +348,7 @@ mod tests {
             last_line("panicked at x:\nno such thing\nnote: run with\n\n"),
             Some("no such thing")
         );
+        assert_eq!(last_line("error: no --x\n\ntry '--help'.\n"), Some("error: no --x"));
     }
 
     #[test]

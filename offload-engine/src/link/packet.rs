@@ -107,7 +107,12 @@ fn filter(index: c_uint, bytes_min: u32) -> [sock_filter; 6] {
     ]
 }
 
-fn set_option<T>(socket: impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(super) fn set_option<T>(
+    socket: impl AsFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: the descriptor is open while it is borrowed; the kernel reads one `T` of the length passed. It also reads
     // the instructions that a filter program points to, which the caller keeps alive during the call.
     check(unsafe {

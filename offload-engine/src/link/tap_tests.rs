@@ -328,6 +328,9 @@ fn packet_socket_neither_sends_nor_receives_on_other_interfaces() {
         own.bind_to(of_loopback.index).unwrap();
         of_loopback.begin().unwrap();
 
+        let detach = (libc::SOL_SOCKET, libc::SO_DETACH_FILTER);
+        let detached = packet::set_option(&own.socket, detach.0, detach.1, &0);
+        assert_eq!(detached.unwrap_err().raw_os_error(), Some(libc::EPERM), "the filter is locked");
         let frame = [0; LONG_BYTES];
         let sent = [
             rustix::net::send(&own.socket, &frame, SendFlags::empty()),
