@@ -119,22 +119,19 @@ flue_test_support::tests! { NEEDS;
         let corrupted = wire.to_right("corrupted");
         assert!(corrupted > 20 && found * 10 >= corrupted * 8, "{corrupted} corrupted, {found} found");
     };
-    /// No datagram arrives before the delay; one arrives soon after it, on a busy machine only after many attempts.
+    /// Most datagrams return after both delays. The limits of each delay are checked under virtual time, next to the code.
     delay => {
-        let (left, wire, right) =
-            Wire::between_kernels(Path::new(FLUE), "--delay 10ms --jitter 1ms --ba delay=5ms");
-        let deadline = Instant::now() + START;
-        loop {
-            let times = echo_times(&left, &right, "10.0.0.2", 50);
-            let least = times.iter().min().copied().unwrap_or_default();
-            assert!(least >= Duration::from_millis(13), "{times:?}");
-            if least < Duration::from_millis(25) {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{times:?}");
-        }
-        let wire = wire.finish();
-        assert!(wire.late()[0].is_some(), "no frame was delayed: {wire:?}");
+        let run = || {
+            let (left, wire, right) =
+                Wire::between_kernels(Path::new(FLUE), "--delay 10ms --jitter 1ms --ba delay=5ms");
+            let mut times = echo_times(&left, &right, "10.0.0.2", 50);
+            times.sort_unstable();
+            let wire = wire.finish();
+            assert!(wire.late()[0].is_some(), "no frame was delayed: {wire:?}");
+            times
+        };
+        let delays = Duration::from_millis(13)..Duration::from_millis(25);
+        repeat_until_quiet(run, |times| delays.contains(&times[times.len() / 2]));
     };
     /// Throughput reaches the rate and does not exceed it; frames that exceed the queue are dropped.
     rate_and_queue => {

@@ -120,7 +120,7 @@ impl Counters {
 }
 
 /// Round-trip times of `count` datagrams from `from` to `to`, each sent when the previous one has returned.
-/// Lost datagrams are retransmitted.
+/// A lost datagram is retransmitted, with another number: the answer to the first one does not count.
 ///
 /// # Panics
 ///
@@ -143,15 +143,18 @@ pub fn echo_times(from: &Namespace, to: &Namespace, address: &str, count: usize)
         from.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
     socket.connect((address, port)).expect("there is a route");
     socket.set_read_timeout(Some(ECHO_WAIT)).expect("a time limit is possible");
-    let times = (0..count as u32).map(|number| echo(&socket, number)).collect();
+    let mut number = 0;
+    let times = (0..count).map(|_| echo(&socket, &mut number)).collect();
     socket.send(&[]).expect("the socket is connected");
     thread.join().expect("the echo does not panic");
     times
 }
 
-fn echo(socket: &UdpSocket, number: u32) -> Duration {
+/// Returns the round-trip time of the first datagram that is answered in time. `number` is that of the last datagram.
+fn echo(socket: &UdpSocket, number: &mut u32) -> Duration {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
+        *number += 1;
         let sent = Instant::now();
         socket.send(&number.to_be_bytes()).expect("the socket is connected");
         let mut answer = [0; 64];
