@@ -258,6 +258,9 @@ impl Rnic {
         let is_read = matches!(kind, WqeKind::Read { .. });
         let (qp, length) = self.check_request(id, is_read, data)?;
         qp.flow.post(if is_read { 0 } else { length });
+        if qp.is_acknowledged() {
+            qp.flow.post_acknowledged(flags.contains(WrFlags::SILENT));
+        }
         qp.push_request(context, kind, (data, length), flags);
         Ok(qp.state)
     }

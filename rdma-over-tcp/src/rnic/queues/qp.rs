@@ -164,6 +164,9 @@ const WAITING_BYTES_MAX: u64 = 512 * 1024;
 /// Posts since the queue was last drained after which the consumer is expected to keep posting.
 const POSTS_MIN: u32 = 4;
 
+/// Posts without a completion after which a consumer is expected to wait for the next one with a completion.
+const SILENT_POSTS_MIN: u32 = 32;
+
 /// Approximate bytes of headers and CRC of a message.
 const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
@@ -181,17 +184,22 @@ pub(crate) struct Flow {
     unsent_bytes: u64,
     /// Posts since the queue was last drained.
     posts: u32,
+    /// Posts without a completion since then.
+    silent_posts: u32,
+    /// True if the consumer is expected to wait for a completion of the peer's execution.
+    is_awaited: bool,
 }
 
 impl Flow {
     pub(crate) const fn may_wait(self) -> bool {
-        self.is_full || self.is_busy && self.unsent_bytes < WAITING_BYTES_MAX
+        self.is_full || self.is_busy && !self.is_awaited && self.unsent_bytes < WAITING_BYTES_MAX
     }
 
     /// Returns true if the unsent data should be deferred to the next posts, if a list holds `list_bytes`. The end of a
     /// single message is not deferred, because its consumer may sleep now.
     pub(crate) const fn defers(self, list_bytes: usize) -> bool {
         (self.is_busy || self.is_full)
+            && !self.is_awaited
             && self.posts >= POSTS_MIN
             && self.unsent_bytes < list_bytes as u64
     }
@@ -200,6 +208,15 @@ impl Flow {
     pub(crate) const fn post(&mut self, bytes: u32) {
         self.unsent_bytes = self.unsent_bytes.saturating_add(bytes as u64 + MESSAGE_OVERHEAD_BYTES);
         self.posts = self.posts.saturating_add(1);
+    }
+
+    /// Records a posted message that the peer acknowledges. A completion after many messages without one is likely to
+    /// be waited for, with few messages after it. These are sent later, while the peer executes the others.
+    pub(crate) const fn post_acknowledged(&mut self, is_silent: bool) {
+        match is_silent {
+            true => self.silent_posts = self.silent_posts.saturating_add(1),
+            false => self.is_awaited |= self.silent_posts >= SILENT_POSTS_MIN,
+        }
     }
 
     /// Records a list of this size passed to the transport.
@@ -212,6 +229,7 @@ impl Flow {
     pub(crate) const fn transmit_ended(&mut self, pumped: TransmitOutcome, is_busy: bool) {
         if matches!(pumped, TransmitOutcome::Drained) {
             (self.unsent_bytes, self.posts) = (0, 0);
+            (self.silent_posts, self.is_awaited) = (0, false);
         }
         self.is_full = matches!(pumped, TransmitOutcome::Full);
         self.is_busy = is_busy;
