@@ -24,8 +24,8 @@ use rdma_over_tcp::{
         startup::{Initiator, RtrKind, RtrSet, StartupConfig},
     },
     rdmap::{
-        Inbound, ReadRequest, ReceivedTerminate, TerminatePhase, parse, read_request_header,
-        rtr_header, write_header,
+        Inbound, ReadRequest, ReceivedTerminate, SendKind, TerminatePhase, parse,
+        read_request_header, rtr_header, send_header, write_header,
     },
 };
 
@@ -356,22 +356,22 @@ fn region_is_deregistered_within_a_segment() {
     assert!(data.iter().all(|octet| *octet == 0), "octets placed after the deregistration");
 }
 
-/// Sends a Read Request for the whole buffer of the end.
-fn request_read(peer: &mut TcpStream, far: &End) {
+/// Sends a Read Request for `octets` of a region, from its first address on.
+fn request_read(peer: &mut TcpStream, octets: usize, (token, address): (u32, u64)) {
     let request = ReadRequest {
         sink_stag: Stag(9),
         sink_offset: TaggedOffset(0),
-        octets: far.buffer.len() as u32,
-        source_stag: Stag(far.mr.remote_token()),
-        source_offset: TaggedOffset(far.buffer.address()),
+        octets: octets as u32,
+        source_stag: Stag(token),
+        source_offset: TaggedOffset(address),
     };
     peer.write_all(&fpdu(&read_request_header(Msn(1), &request))).unwrap();
 }
 
-/// Receives until the peer has `octets` of responses or a Terminate; each FPDU must have a valid CRC. Returns the data,
-/// and the error of the Terminate, if any.
-fn responses(peer: &mut TcpStream, octets: usize) -> (Vec<u8>, Option<ErrorNumber>) {
-    let (mut decoder, mut data) = (Decoder::new(true, false), Vec::new());
+/// Receives until the peer has `octets` of responses or a Terminate; each FPDU must have a valid CRC, if `crc`. Returns
+/// the data, and the error of the Terminate, if any.
+fn responses(peer: &mut TcpStream, octets: usize, crc: bool) -> (Vec<u8>, Option<ErrorNumber>) {
+    let (mut decoder, mut data) = (Decoder::new(crc, false), Vec::new());
     let mut input = vec![0; 65_536];
     while data.len() < octets {
         let count = peer.read(&mut input).unwrap();
@@ -397,8 +397,8 @@ fn source_is_written_during_read() {
     const BYTES: usize = 16 << 20;
     let mut far = End::new(BYTES);
     let (mut peer, _connection) = raw_peer(&mut far);
-    request_read(&mut peer, &far);
-    let reader = thread::spawn(move || responses(&mut peer, BYTES));
+    request_read(&mut peer, BYTES, (far.mr.remote_token(), far.buffer.address()));
+    let reader = thread::spawn(move || responses(&mut peer, BYTES, true));
     let mut round = 0_usize;
     while !reader.is_finished() {
         round += 1;
@@ -409,27 +409,70 @@ fn source_is_written_during_read() {
     assert_eq!((data.len(), terminate), (BYTES, None));
 }
 
-// RDM-8.1.1-4, RDM-7.1-4: bytes written after a deregistration are not sent.
+/// More than the kernel's buffers hold.
+const LONG_READ: usize = 64 << 20;
+/// Bytes of a source before and after its revocation.
+const BEFORE: u8 = 0x11;
+const AFTER: u8 = 0xee;
+
+/// Reads the buffer of `far` by a token and an address, and calls `revoke` when the response has begun. Bytes written
+/// after that are not sent, and a Terminate reports the rest.
+fn revoked_during_read(
+    crc: bool,
+    far: &mut End,
+    (peer, source): (&mut TcpStream, (u32, u64)),
+    revoke: impl FnOnce(&mut End, &mut TcpStream),
+) {
+    request_read(peer, LONG_READ, source);
+    while peer.peek(&mut [0]).unwrap() == 0 {}
+    revoke(far, peer);
+    far.buffer.write_at(0, &vec![AFTER; LONG_READ]);
+    let (data, terminate) = responses(peer, LONG_READ, crc);
+    assert!(data.iter().all(|octet| *octet == BEFORE), "octets written after the revocation");
+    assert!(data.len() < LONG_READ);
+    assert_eq!(terminate, Some(WireError::ProtectionInvalidStag.number()));
+}
+
+/// End whose memory is to be read, and its peer.
+fn source_of_read(crc: bool) -> (End, TcpStream, Connection) {
+    let mut far = if crc { End::new(LONG_READ) } else { End::without_crc(LONG_READ) };
+    far.buffer.write_at(0, &vec![BEFORE; LONG_READ]);
+    let (peer, connection) = raw_peer_with(&mut far, crc);
+    (far, peer, connection)
+}
+
+// RDM-8.1.1-4, RDM-7.1-4. Without CRCs, data in the queue is not copied before.
 #[test]
 fn source_is_deregistered_during_read() {
-    // More than the kernel's buffers hold.
-    const BYTES: usize = 64 << 20;
-    const BEFORE: u8 = 0x11;
-    let mut far = End::new(BYTES);
-    far.buffer.write_at(0, &vec![BEFORE; BYTES]);
-    let (mut peer, _connection) = raw_peer(&mut far);
-    request_read(&mut peer, &far);
-    // The response has begun.
-    while peer.peek(&mut [0]).unwrap() == 0 {}
-    let (sender, receiver) = channel();
-    if far.mr.deregister(move || sender.send(()).unwrap()) == NtStatus::PENDING {
-        receiver.recv_timeout(LIMIT).unwrap();
+    for crc in [true, false] {
+        let (mut far, mut peer, _connection) = source_of_read(crc);
+        let source = (far.mr.remote_token(), far.buffer.address());
+        revoked_during_read(crc, &mut far, (&mut peer, source), |far, _| {
+            let (sender, receiver) = channel();
+            if far.mr.deregister(move || sender.send(()).unwrap()) == NtStatus::PENDING {
+                receiver.recv_timeout(LIMIT).unwrap();
+            }
+        });
     }
-    far.buffer.write_at(0, &vec![0xee; BYTES]);
-    let (data, terminate) = responses(&mut peer, BYTES);
-    assert!(data.iter().all(|octet| *octet == BEFORE), "octets written after the deregistration");
-    assert!(data.len() < BYTES);
-    assert_eq!(terminate, Some(WireError::ProtectionInvalidStag.number()));
+}
+
+// The same for a memory window that the peer unbinds by a Send with Invalidate: its completion does not wait for data in
+// the queue.
+#[test]
+fn window_is_unbound_during_read() {
+    for crc in [true, false] {
+        let (mut far, mut peer, connection) = source_of_read(crc);
+        let (mw, address) = (far.pd.create_mw().unwrap(), far.buffer.address());
+        let rights = OpFlags::ALLOW_REMOTE_READ;
+        let token = far.qp.bind(1, &far.mr, &mw, address, LONG_READ as u64, rights).unwrap();
+        far.completion(&connection);
+        far.qp.receive(2, &[]).unwrap();
+        revoked_during_read(crc, &mut far, (&mut peer, (token, address)), |far, peer| {
+            let send = send_header(true, SendKind::Invalidate(Stag(token)), Msn(1), 0);
+            peer.write_all(&fpdu(&send)).unwrap();
+            assert_eq!(far.completion(&connection).request_context, 2);
+        });
+    }
 }
 
 /// Status of a connect that fails.

@@ -38,6 +38,11 @@ impl Encoder {
         Self { use_crc: crc, grid, crc: Crc32c::new(), fpdus: 0, octets: 0 }
     }
 
+    /// Returns true if FPDUs have a CRC.
+    pub const fn uses_crc(&self) -> bool {
+        self.use_crc
+    }
+
     /// Returns the number of FPDUs encoded.
     pub const fn fpdus(&self) -> u64 {
         self.fpdus

@@ -65,6 +65,7 @@ impl LlpStream for LoopIo<'_> {
     type List = Buffers;
 
     const CAN_REFUSE_DATA: bool = false;
+    const READS_PAYLOAD_ONCE: bool = false;
 
     fn resume_receive(&mut self) {}
 

@@ -27,6 +27,7 @@ impl LlpStream for Io<'_, '_> {
     type List = Buffers;
 
     const CAN_REFUSE_DATA: bool = true;
+    const READS_PAYLOAD_ONCE: bool = false;
 
     fn resume_receive(&mut self) {
         self.io.resume_receive();

@@ -121,6 +121,7 @@ impl LlpStream for Io {
     type List = Vec<Span>;
 
     const CAN_REFUSE_DATA: bool = false;
+    const READS_PAYLOAD_ONCE: bool = false;
 
     fn resume_receive(&mut self) {}
 

@@ -299,6 +299,15 @@ impl Regions {
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
+    /// Returns true if the rights of the token end only when the region is deregistered. A deregistration waits for
+    /// data that a transport has not sent; an invalidation does not.
+    pub(crate) fn is_registered_by_call(&self, owner: Owner) -> bool {
+        match owner {
+            Owner::Region(id) => self.table.get(id).is_some_and(|mr| !mr.is_fast_register),
+            Owner::Window(_) | Owner::ReadSink | Owner::Privileged(..) => false,
+        }
+    }
+
     /// Finds the region or window of a token.
     fn find(
         &self,

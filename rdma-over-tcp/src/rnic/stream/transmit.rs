@@ -17,10 +17,12 @@
 //! With CRCs and [`Config::copies_payload`], messages of any size are copied: consumers may change the memory
 //! concurrently, and the CRC must match the data sent.
 //!
-//! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights. The peer may write the
-//! memory at any time, and the CRC must match the data sent. No data is sent after the rights are revoked. Their data
-//! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So the copies remain in the CPU cache
-//! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
+//! Read Responses are created FPDU by FPDU, each after a check of the peer's rights, and are copied. The peer may write
+//! the memory at any time, and the CRC, or a checksum of the transport, must match the data sent. No data is sent after
+//! the rights are revoked. Their data in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So
+//! the copies remain in the CPU cache until the kernel copies them again. With more in flight a Read of 1 MiB takes a
+//! third longer. Without CRCs, and on a transport that reads payload once ([`LlpStream::READS_PAYLOAD_ONCE`]), they are
+//! read in place, except if an invalidation can revoke the rights: it would not wait for data in the transport's queue.
 
 mod acknowledge;
 mod acknowledgments;
@@ -78,6 +80,14 @@ struct ListBuilder<L> {
     list: L,
     octets: usize,
     fpdus: u64,
+    /// True if large Read Responses are not copied.
+    lends_responses: bool,
+}
+
+impl<L> ListBuilder<L> {
+    const fn new(list: L, lends_responses: bool) -> Self {
+        Self { list, octets: 0, fpdus: 0, lends_responses }
+    }
 }
 
 /// Transmit state of a stream in full operation.
@@ -248,7 +258,7 @@ impl Transmitter {
     #[inline(never)]
     fn send_last(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
-            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            let mut builder = ListBuilder::new(io.list(), false);
             self.push_acknowledgment(&mut builder);
             self.push_header(&mut builder, &terminate_header(&terminate));
             self.post(io, 0, builder);
@@ -261,15 +271,16 @@ impl Transmitter {
     /// # Errors
     /// A request of the consumer, or a Read of the peer, cannot be executed: the stream has failed. FPDUs created
     /// before are posted.
-    pub(super) fn pump(
+    pub(super) fn pump<IO: LlpStream>(
         &mut self,
         objects: &mut Objects,
         id: QpId,
         may_defer: bool,
-        io: &mut impl LlpStream,
+        io: &mut IO,
     ) -> Result<TransmitOutcome, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
         let Some(qp) = qps.get_mut(id) else { return Ok(TransmitOutcome::Drained) };
+        let lends_responses = IO::READS_PAYLOAD_ONCE && !self.encoder.uses_crc();
         while io.send_room() > 0 {
             if self.is_cutting_response() && io.send_outstanding() >= io.path_octets() {
                 return Ok(TransmitOutcome::Full);
@@ -280,7 +291,7 @@ impl Transmitter {
                 qp.complete_done(completed);
                 return Ok(TransmitOutcome::Deferred);
             }
-            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            let mut builder = ListBuilder::new(io.list(), lends_responses);
             let filled = self.fill(qp, regions, limits, &mut builder);
             let ListBuilder { octets, fpdus, .. } = builder;
             if fpdus == 0 {

@@ -312,6 +312,7 @@ impl LlpStream for SocketIo<'_> {
     type List = Buffers;
 
     const CAN_REFUSE_DATA: bool = true;
+    const READS_PAYLOAD_ONCE: bool = true;
 
     fn resume_receive(&mut self) {
         if self.stream.receive_state == ReceiveState::Refused {

@@ -55,7 +55,7 @@ impl Transmitter {
             }
             let emss = io.effective_mss();
             let limits = ListLimits { emss, gso_payload: io.gso_payload_max().max(emss) };
-            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            let mut builder = ListBuilder::new(io.list(), false);
             self.push_acknowledgment(&mut builder);
             let filled = self.fill_responses(user, regions, limits, &mut builder);
             if filled.is_err() {

@@ -19,6 +19,11 @@ use crate::{
 /// Maximum size in bytes of a piece of lent payload that is copied instead.
 const COPIED_PIECE_MAX: usize = 2048;
 
+/// Returns true if a piece of payload is copied.
+const fn copies(is_copied: bool, piece_octets: usize) -> bool {
+    is_copied || piece_octets <= COPIED_PIECE_MAX
+}
+
 impl Transmitter {
     /// Returns true if a message of `octets` fits in one FPDU of the current list.
     pub(super) fn fits(
@@ -81,10 +86,22 @@ impl Transmitter {
         let granted = regions
             .access_again(region, user, source_stag.0, address, octets, Access::REMOTE_READ)
             .map_err(|error| read.failed(error.request(), offset))?;
+        let is_lasting = region.is_some_and(|owner| regions.is_registered_by_call(owner));
+        let is_copied = !(builder.lends_responses && is_lasting);
+        let mut copied_octets = 0;
+        granted.each_piece(|piece| {
+            copied_octets += if copies(is_copied, piece.len()) { piece.len() } else { 0 };
+        });
         let Self { encoder, slab, .. } = self;
-        let octets = octets as usize;
-        let mut fpdu = encoder.begin(header, octets, octets, slab, &mut builder.list);
-        granted.each_piece(|piece| fpdu.copy_from(piece));
+        let mut fpdu =
+            encoder.begin(header, octets as usize, copied_octets, slab, &mut builder.list);
+        match is_copied {
+            true => granted.each_piece(|piece| fpdu.copy_from(piece)),
+            false => granted.each_span(|span| match copies(false, span.len()) {
+                true => fpdu.copy_from(span.piece()),
+                false => fpdu.lend(span),
+            }),
+        }
         builder.octets += fpdu.finish();
         builder.fpdus += 1;
         Ok(())
@@ -98,12 +115,12 @@ impl Transmitter {
         is_copied: bool,
     ) {
         let Self { encoder, slab, cut, .. } = self;
-        let copies = |span: &Span| is_copied || span.len() <= COPIED_PIECE_MAX;
         let octets = cut.iter().map(Span::len).sum();
-        let copied_octets = cut.iter().filter(|span| copies(span)).map(Span::len).sum();
+        let copied = cut.iter().filter(|span| copies(is_copied, span.len()));
+        let copied_octets = copied.map(Span::len).sum();
         let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut builder.list);
         for span in cut.drain(..) {
-            match copies(&span) {
+            match copies(is_copied, span.len()) {
                 true => fpdu.copy_from(span.piece()),
                 false => fpdu.lend(span),
             }
