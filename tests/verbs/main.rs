@@ -13,6 +13,7 @@ mod faults;
 mod group;
 mod launch;
 mod loader;
+mod memcheck;
 mod migration;
 mod options;
 mod paths;
