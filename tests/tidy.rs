@@ -16,6 +16,8 @@ mod prose;
 mod spelling;
 
 use std::{
+    collections::BTreeMap,
+    env,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -26,38 +28,8 @@ const SOURCE_LINES_MAX: usize = 800;
 /// Maximum characters of a line: above rustfmt's limit, for comments and strings that rustfmt does not wrap.
 const COLUMNS_MAX: usize = 120;
 
-/// Files and directories in which `unsafe` is permitted.
-const UNSAFE: &[&str] = &[
-    // TUN ioctls.
-    "offload-engine/src/link/packet.rs",
-    "offload-engine/src/link/tun.rs",
-    // Signal mask of a thread, which none of the used crates sets.
-    "offload-engine/src/thread.rs",
-    // TCP socket options that none of the used crates has: TCP_INFO, IP_BIND_ADDRESS_NO_PORT.
-    "offload-engine/src/socket.rs",
-    // Memory shared by consumer and adapter, which the other side may write at any time.
-    "offload-engine/src/memory",
-    // Both sides of packetdrill's C interface, and the symbols exported to the dynamic loader.
-    "tests/packetdrill/src/abi",
-    "tests/packetdrill/src/caller.rs",
-    // Counting allocator.
-    "tests/guard/src/counting.rs",
-    // C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
-    "verbs/abi/src",
-    "verbs/c/src",
-    // Functions of libc that take a path.
-    "verbs/paths/src",
-    // C interface of NDKPI: pointers of consumers, and functions that they call.
-    "ndkpi/src",
-    // Verbs programs and the memory that they register.
-    "tests/fuzz/src/verbs",
-    // Section of the functions that run before Rust's runtime.
-    "src/main.rs",
-    // fork(2) and the code between fork and exec, for which the standard library has no safe function.
-    "src/cmd/run/process.rs",
-    // One call: switching the caller's user and network namespaces.
-    "network/src/namespace.rs",
-];
+/// Page with the files that may contain `unsafe`, each with its number of lines.
+const UNSAFE_PAGE: &str = "docs/contributing/unsafe.md";
 /// Files in which a thread may sleep: there the pause is the required behavior.
 const SLEEP: &[&str] = &[
     "tests/support/src/kernel_peer.rs",
@@ -206,15 +178,48 @@ fn sources() {
                     find(number, &format!("`{banned}` is not allowed here"));
                 }
             }
-            if has_word(code(line), "unsafe") && !is_under(&file, UNSAFE) && !is_test {
-                find(number, "`unsafe` is allowed only in the files of `UNSAFE`");
-            }
             if code(line).contains(&["thread::", "sleep("].concat()) && !is_under(&file, SLEEP) {
                 find(number, "sleep is not allowed: wait for an event with a deadline");
             }
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// File and number of a row of [`UNSAFE_PAGE`].
+fn unsafe_row(line: &str) -> Option<(&str, usize)> {
+    let (file, lines) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | ")?;
+    Some((file, lines.parse().ok()?))
+}
+
+#[test]
+fn unsafe_code_is_listed() {
+    let counts: BTreeMap<String, usize> = files("rs")
+        .into_iter()
+        .filter(|(file, _)| !file.contains("tests"))
+        .map(|(file, text)| {
+            (file, text.lines().filter(|line| has_word(code(line), "unsafe")).count())
+        })
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let path = root().join(UNSAFE_PAGE);
+    let page = fs::read_to_string(&path).unwrap();
+    let listed: BTreeMap<&str, usize> = page.lines().filter_map(unsafe_row).collect();
+    for file in counts.keys() {
+        assert!(listed.contains_key(file.as_str()), "{UNSAFE_PAGE}: no row of {file}");
+    }
+    let corrected: String = page
+        .lines()
+        .filter_map(|line| match unsafe_row(line) {
+            Some((file, _)) => Some(format!("| `{file}` | {} |\n", counts.get(file)?)),
+            None => Some(format!("{line}\n")),
+        })
+        .collect();
+    if env::var_os("FLUE_BLESS").is_some() {
+        fs::write(&path, &corrected).unwrap();
+    } else {
+        assert!(corrected == page, "FLUE_BLESS=1 cargo test --test tidy unsafe");
+    }
 }
 
 /// Values that a message may format as `{…:?}`: quoted text, durations and ranges. Debug output of other types is for

@@ -1,6 +1,6 @@
-//! Dependencies of the shared libraries, and the minimum Rust version.
+//! Dependencies: their documentation, those of the shared libraries, and the minimum Rust version.
 
-use std::{fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use super::root;
 
@@ -46,4 +46,19 @@ fn documents_match_minimum_rust_version() {
         let text = fs::read_to_string(root().join(document)).unwrap();
         assert!(text.contains(version), "{document} does not name Rust {version}");
     }
+}
+
+#[test]
+fn every_dependency_is_documented() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let (manifest, page) = (read("Cargo.toml"), read("docs/contributing/dependencies.md"));
+    let (_, dependencies) = manifest.split_once("[workspace.dependencies]").unwrap();
+    let (dependencies, _) = dependencies.split_once("\n[").unwrap();
+    let of_others = dependencies.lines().filter(|line| !line.starts_with('#'));
+    let of_others = of_others.filter(|line| !line.contains("path = "));
+    let used: BTreeSet<_> = of_others.filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let listed: BTreeSet<_> = rows.flat_map(|names| names.split(", ")).collect();
+    let listed: BTreeSet<_> = listed.iter().map(|name| name.trim_matches('`')).collect();
+    assert_eq!(used, listed, "docs/contributing/dependencies.md");
 }
