@@ -50,7 +50,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Text before the rate and the latency in the output of a program.
 const PINGS: &str = "usec/iter";
-const RATE: &str = "BW average[MB/sec]";
+const RATE: &str = "BW average[";
 
 /// Impairments of a client on a node.
 const IMPAIRMENTS: &[&str] =
