@@ -119,7 +119,7 @@ flue_test_support::tests! { NEEDS;
         let corrupted = wire.to_right("corrupted");
         assert!(corrupted > 20 && found * 10 >= corrupted * 8, "{corrupted} corrupted, {found} found");
     };
-    /// Most datagrams return after both delays. The limits of each delay are checked under virtual time, next to the code.
+    /// Most datagrams return after both delays. Exact limits are checked under virtual time, next to the code.
     delay => {
         let run = || {
             let (left, wire, right) =

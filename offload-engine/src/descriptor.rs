@@ -13,7 +13,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::{Deref, DerefMut},
-    os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
     process,
     sync::{
         OnceLock,
@@ -44,6 +44,20 @@ pub fn move_to_high_number(descriptor: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = LOWEST.min(limit / 2) as RawFd;
     fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor)
+}
+
+/// Duplicates the descriptor of that number, which the program has inherited, to a high number.
+///
+/// # Errors
+/// EBADF: it is not open; EMFILE.
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel checks the number.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, which nothing else owns.
+    Ok(move_to_high_number(unsafe { OwnedFd::from_raw_fd(copy) }))
 }
 
 /// Logs that no descriptor is left, once per process, with the limits of the process and the machine (EMFILE, ENFILE).

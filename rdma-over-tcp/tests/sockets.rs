@@ -456,8 +456,8 @@ fn source_is_deregistered_during_read() {
     }
 }
 
-// The same for a memory window that the peer unbinds by a Send with Invalidate: its completion does not wait for data in
-// the queue.
+// The same for a memory window that the peer unbinds by a Send with Invalidate: its completion does not wait for data
+// in the queue.
 #[test]
 fn window_is_unbound_during_read() {
     for crc in [true, false] {

@@ -140,7 +140,6 @@ const LAUNCHER: &[c_long] = &[
     libc::SYS_getpgid,
     libc::SYS_getppid,
     libc::SYS_kill,
-    libc::SYS_pidfd_getfd,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
     #[cfg(target_arch = "x86_64")]

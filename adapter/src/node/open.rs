@@ -13,12 +13,11 @@ use flue_network::{
 };
 use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
-    descriptor::move_to_high_number,
+    descriptor::duplicate,
     engine::NodeClient,
     link::{CaptureLink, Impaired, Impairments, Link, OpenTap, ReclaimMode, open_tap_descriptor},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use super::{detection::detect_duplicates, impairment::Impairment, options::NodeOptions};
 use crate::{
@@ -281,12 +280,6 @@ pub(crate) fn start_traces<'a, C: NodeClient + 'static>(
             .map_err(|error| Error::operation(format!("{name}: {error}")))?;
     }
     Ok(())
-}
-
-/// Duplicates a descriptor of this process, if it is open.
-fn duplicate(number: i32) -> io::Result<OwnedFd> {
-    let own = pidfd_open(getpid(), PidfdFlags::empty())?;
-    Ok(move_to_high_number(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?))
 }
 
 fn buffered(output: OutputFile) -> BufWriter<OutputFile> {

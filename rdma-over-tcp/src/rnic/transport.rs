@@ -28,7 +28,7 @@ pub(crate) trait LlpStream {
     /// [`LlpStream::resume_receive`].
     const CAN_REFUSE_DATA: bool;
 
-    /// True if the transport reads payload once: it copies it when it sends it, and computes no checksum over it before.
+    /// True if the transport reads payload once: it copies it when it sends it, without a checksum over it before.
     const READS_PAYLOAD_ONCE: bool;
 
     /// Resumes delivery: the adapter accepts data again, and the refused data is delivered first.
