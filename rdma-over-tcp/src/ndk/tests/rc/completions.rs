@@ -1,7 +1,7 @@
 //! Completion after execution, immediate data, and requests posted before the connection.
 
 use super::*;
-use crate::rdmap::AtomicOperation;
+use crate::{rdmap::AtomicOperation, rnic::Urgency};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 
@@ -51,6 +51,33 @@ pub(super) fn unacknowledged_requests_count_as_posted() {
     bench.settle();
     assert_eq!(room(), most / 2);
     assert_eq!(active.poll().len(), most / 2);
+}
+
+// A request with a completion after many without one is sent by its post, before the few that follow it.
+#[test]
+fn request_that_is_waited_for_is_sent_by_its_post() {
+    let mut bench = Bench::new(5);
+    let (active, passive) = connected(&mut bench);
+    bench.window = 1 << 20;
+    bench.hold_acks = true;
+    let access = bench.nodes[0].access().clone();
+    let post = |length, flags| {
+        let write = Operation::Write { to: passive.remote(0) };
+        active.try_post(1, write, &[active.sge(0, length)], flags).unwrap();
+        access.urgency.lock().unwrap().take().unwrap()
+    };
+    // The connection becomes busy.
+    for _ in 0..2 {
+        post(3000, WrFlags::NONE);
+        bench.settle();
+    }
+    for (silent, urgency) in [(31, Urgency::Soon), (32, Urgency::Now)] {
+        (0..silent).for_each(|_| assert_eq!(post(64, WrFlags::SILENT), Urgency::Soon));
+        assert_eq!(post(64, WrFlags::NONE), urgency, "after {silent}");
+        bench.settle();
+    }
+    // Each request has a completion: the program polls for all of them.
+    (0..64).for_each(|_| assert_eq!(post(64, WrFlags::NONE), Urgency::Soon));
 }
 
 // One acknowledgment per receive pass, not per message.
