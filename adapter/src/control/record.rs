@@ -168,7 +168,7 @@ pub struct AdapterCounters {
     pub accepts: u64,
     /// Connection attempts that failed.
     pub connect_failures: u64,
-    /// Connections that ended without a disconnect of the consumer.
+    /// Connections that failed before the consumer disconnected. A FIN of the peer is no failure.
     pub connection_errors: u64,
     /// Connections established now.
     pub active_connections: u64,

@@ -22,7 +22,7 @@ pub struct Counters {
     /// Zero-length Writes sent because no data arrived from the peer after start-up
     /// ([`Config::accept_race_timeout`](super::Config::accept_race_timeout)).
     pub empty_writes: u64,
-    /// Established connections that ended without a disconnect of the consumer.
+    /// Established connections that failed before the consumer disconnected. A FIN of the peer is no failure.
     pub connection_error: u64,
     /// Connections currently established.
     pub active_connection: u64,

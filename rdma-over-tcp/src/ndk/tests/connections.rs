@@ -429,6 +429,7 @@ pub(super) fn flush_on_peer_close() {
     bench.settle();
     assert_eq!(passive.outcomes(), [(1, NtStatus::CANCELLED)]);
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
+    assert_eq!(passive.adapter.counters().connection_error, 0);
     assert_eq!(bench.connections(), 0);
 }
 
