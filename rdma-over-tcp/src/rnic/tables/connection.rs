@@ -177,7 +177,9 @@ impl Objects {
     pub(crate) fn connection_ended(&mut self, id: ConnectorId, outcome: Result<(), ConnectError>) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
         match connector.state {
-            ConnectorState::Connected => self.counters.connection_error += u64::from(outcome.is_err()),
+            ConnectorState::Connected => {
+                self.counters.connection_error += u64::from(outcome.is_err())
+            }
             ConnectorState::Disconnecting => {}
             _ => return,
         }
