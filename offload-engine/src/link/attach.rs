@@ -243,7 +243,7 @@ pub(super) fn inherited(fd: &OwnedFd) -> Result<(String, c_int), TapError> {
     if flags & libc::IFF_NO_PI == 0 {
         return Err(refused("has packet information before frames: open the TAP with IFF_NO_PI"));
     }
-    rustix::io::ioctl_fionbio(fd, true)
+    rustix::io::retry_on_intr(|| rustix::io::ioctl_fionbio(fd, true))
         .map_err(|error| TapError::Io { step: "FIONBIO", source: error.into() })?;
     Ok((name, flags))
 }

@@ -152,6 +152,8 @@ pub struct LinkStats {
     pub rx_vnet_errors: u64,
     /// Received frames too short for an Ethernet header or longer than a buffer, dropped.
     pub rx_length_errors: u64,
+    /// Reads of the device that failed and are repeated.
+    pub rx_errors: u64,
     /// Frames transmitted.
     pub tx_frames: u64,
     /// Bytes transmitted, including headers.
@@ -185,7 +187,7 @@ pub trait Link: Send {
     /// They are read or copied into the batch's buffers, or lent in the link's own ([`RxBatch::push_lent`]).
     ///
     /// # Errors
-    /// The device was removed. An empty device is not an error.
+    /// The device was removed, or its reads keep failing. An empty device is not an error.
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize>;
 
     /// Transmits one frame, without blocking. It may be queued in the link until [`Link::flush`]. The link may access

@@ -17,7 +17,7 @@ use tun_tap::{Iface, Mode};
 use super::{
     Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TapError, TxFrame, TxOutcome,
     attach::{self, NODE, NapiMode, Queueing},
-    device::{self, Received},
+    device::{self, ReadFailures, Received},
     tun,
 };
 use crate::{descriptor::Guarded, time::Instant};
@@ -28,6 +28,7 @@ pub struct PlainTap {
     interface: Interface,
     mtu: usize,
     stats: LinkStats,
+    failures: ReadFailures,
 }
 
 #[derive(Debug)]
@@ -96,7 +97,8 @@ impl PlainTap {
     fn complete(interface: Interface, mtu: usize) -> Result<Self, TapError> {
         tun::set_offload(interface.fd(), 0)
             .map_err(|source| TapError::Io { step: "TUNSETOFFLOAD", source })?;
-        Ok(Self { interface, mtu, stats: LinkStats::default() })
+        let (stats, failures) = (LinkStats::default(), ReadFailures::default());
+        Ok(Self { interface, mtu, stats, failures })
     }
 
     /// Returns the actual name of the interface.
@@ -118,9 +120,10 @@ impl Link for PlainTap {
         LinkCapabilities { mtu: self.mtu, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
     }
 
-    fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let fd = self.interface.fd();
-        device::fill_batch(batch, 0, &mut self.stats, |space, stats| {
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let Self { interface, stats, failures, mtu: _ } = self;
+        let fd = interface.fd();
+        device::fill_batch(now, batch, 0, stats, failures, |space, stats| {
             let room = space.len();
             let len = rustix::io::read(fd, space)?;
             Ok(device::length_is_good(len, room, stats).then_some(Received {

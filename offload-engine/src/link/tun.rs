@@ -27,9 +27,9 @@ pub(super) fn features(fd: impl AsFd) -> io::Result<c_uint> {
     let mut features: c_uint = 0;
     // SAFETY: the descriptor is open while it is borrowed, and the request writes one c_uint,
     // which `features` is.
-    let result =
-        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETFEATURES, &raw mut features) };
-    check(result).map(|()| features)
+    let request =
+        || unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETFEATURES, &raw mut features) };
+    call(request).map(|()| features)
 }
 
 /// TUNSETIFF: attaches to the interface `name` or creates it. Returns its actual name, which
@@ -40,16 +40,15 @@ pub(super) fn attach(fd: impl AsFd, name: &str, flags: c_int) -> io::Result<Stri
     request.ifr_ifru.ifru_flags = flags as c_short;
     // SAFETY: the descriptor is open while it is borrowed; the request reads and writes one
     // `ifreq`, which `request` is, with every byte initialized.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    check(result).map(|()| name_of(&request))
+    call(|| unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    Ok(name_of(&request))
 }
 
 /// TUNGETIFF: returns the name of the interface that the descriptor is attached to, and its IFF_ flags.
 pub(super) fn interface(fd: impl AsFd) -> io::Result<(String, c_int)> {
     let mut request = interface_request("")?;
     // SAFETY: the descriptor is open while it is borrowed, and the request writes one `ifreq`, which `request` is.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETIFF, &raw mut request) };
-    check(result)?;
+    call(|| unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
     // SAFETY: the request has written this member; every byte was initialized before.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok((name_of(&request), c_int::from(flags)))
@@ -59,26 +58,22 @@ pub(super) fn interface(fd: impl AsFd) -> io::Result<(String, c_int)> {
 pub(super) fn set_offload(fd: impl AsFd, offloads: c_uint) -> io::Result<()> {
     // SAFETY: the descriptor is open while it is borrowed; the argument of this request is a
     // number, not a pointer.
-    let result = unsafe {
+    call(|| unsafe {
         libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(offloads))
-    };
-    check(result)
+    })
 }
 
 /// TUNSETVNETHDRSZ: sets the bytes of header before each frame.
 pub(super) fn set_vnet_header_len(fd: impl AsFd, bytes: c_int) -> io::Result<()> {
     // SAFETY: the descriptor is open while it is borrowed, and the request reads one c_int.
-    let result =
-        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) };
-    check(result)
+    call(|| unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) })
 }
 
 /// TUNSETVNETLE: makes the header's fields little endian on any machine.
 pub(super) fn set_vnet_little_endian(fd: impl AsFd) -> io::Result<()> {
     let on: c_int = 1;
     // SAFETY: the descriptor is open while it is borrowed, and the request reads one c_int.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETLE, &raw const on) };
-    check(result)
+    call(|| unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETLE, &raw const on) })
 }
 
 /// Borrows the descriptor of an interface that `tun_tap` opened. That crate predates `AsFd`.
@@ -88,8 +83,17 @@ pub(super) fn borrow(interface: &tun_tap::Iface) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(interface.as_raw_fd()) }
 }
 
-fn check(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// Makes a request, and repeats it if a signal of the program has interrupted it.
+fn call(mut request: impl FnMut() -> c_int) -> io::Result<()> {
+    loop {
+        if request() >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }
 
 fn name_of(request: &libc::ifreq) -> String {

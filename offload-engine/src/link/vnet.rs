@@ -14,6 +14,7 @@ use std::{
 };
 
 use libc::{TUN_F_CSUM, TUN_F_TSO_ECN, TUN_F_TSO4, TUN_F_TSO6, c_int, c_uint};
+use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U16};
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
     TxOffload, TxOutcome, TxSegment,
     attach::{self, NapiMode, Queueing},
     checksum::{self, TCP_CHECKSUM_OFFSET},
-    device::{self, ETHERNET_HEADER_BYTES, Received},
+    device::{self, ETHERNET_HEADER_BYTES, ReadFailures, Received},
     reclaim::{self, Reclaim, ReclaimMode},
     tun,
 };
@@ -97,6 +98,7 @@ pub struct VnetTap {
     offloads: c_uint,
     reclaim: Option<Reclaim>,
     stats: LinkStats,
+    failures: ReadFailures,
 }
 
 /// Failure of a vnet attach: fatal, or only with this header.
@@ -106,6 +108,23 @@ pub(super) enum VnetError {
     Fatal(TapError),
     /// The kernel does not support a step that a plain TAP does not need.
     Unsupported { step: &'static str, source: io::Error },
+}
+
+impl VnetError {
+    /// Maps the error of a step. A shortage, or a TAP that was removed, does not show that a step is not supported.
+    fn of(step: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| match Errno::from_io_error(&source) {
+            Some(
+                Errno::NOMEM
+                | Errno::NOBUFS
+                | Errno::IO
+                | Errno::BADFD
+                | Errno::BADF
+                | Errno::NODEV,
+            ) => Self::Fatal(TapError::Io { step, source }),
+            _ => Self::Unsupported { step, source },
+        }
+    }
 }
 
 impl From<TapError> for VnetError {
@@ -137,11 +156,9 @@ impl VnetTap {
         attach::check_name(name)?;
         attach::check_mtu(mtu)?;
         let fd = attach::open_node(node)?;
-        let unsupported = |step| move |source| VnetError::Unsupported { step, source };
-
-        let features = tun::features(&fd).map_err(unsupported("TUNGETFEATURES"))?;
+        let features = tun::features(&fd).map_err(VnetError::of("TUNGETFEATURES"))?;
         if features & libc::IFF_VNET_HDR as c_uint == 0 {
-            return Err(unsupported("IFF_VNET_HDR")(io::ErrorKind::Unsupported.into()));
+            return Err(VnetError::of("IFF_VNET_HDR")(io::ErrorKind::Unsupported.into()));
         }
         queueing.check(features)?;
         let flags = queueing.flags() | napi.flags();
@@ -158,25 +175,28 @@ impl VnetTap {
         mtu: usize,
         grant: Grant,
     ) -> Result<Self, VnetError> {
-        let unsupported = |step| move |source| VnetError::Unsupported { step, source };
-        tun::set_vnet_little_endian(&fd).map_err(unsupported("TUNSETVNETLE"))?;
+        tun::set_vnet_little_endian(&fd).map_err(VnetError::of("TUNSETVNETLE"))?;
         tun::set_vnet_header_len(&fd, HEADER_BYTES as c_int)
-            .map_err(unsupported("TUNSETVNETHDRSZ"))?;
+            .map_err(VnetError::of("TUNSETVNETHDRSZ"))?;
 
         let mut stats = LinkStats::default();
-        let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+        let mut refused = VnetError::of("TUNSETOFFLOAD")(io::ErrorKind::Unsupported.into());
         for &offloads in grant.ladder() {
             match tun::set_offload(&fd, offloads) {
                 Ok(()) => {
-                    return Ok(Self { fd: fd.into(), name, mtu, offloads, reclaim: None, stats });
+                    let (fd, failures) = (fd.into(), ReadFailures::default());
+                    return Ok(Self { fd, name, mtu, offloads, reclaim: None, stats, failures });
                 }
                 Err(error) => {
                     stats.vnet_fallbacks += 1;
-                    refused = error;
+                    refused = VnetError::of("TUNSETOFFLOAD")(error);
+                    if let VnetError::Fatal(_) = refused {
+                        break;
+                    }
                 }
             }
         }
-        Err(unsupported("TUNSETOFFLOAD")(refused))
+        Err(refused)
     }
 
     /// Enables recycling of transmitted pages according to `mode`. Only supported with a single queue, because a socket
@@ -238,9 +258,10 @@ impl Link for VnetTap {
         }
     }
 
-    fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let fd = self.fd.as_fd();
-        device::fill_batch(batch, HEADER_BYTES, &mut self.stats, |space, stats| {
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let Self { fd, stats, failures, .. } = self;
+        let fd = fd.as_fd();
+        device::fill_batch(now, batch, HEADER_BYTES, stats, failures, |space, stats| {
             let read = rustix::io::read(fd, &mut *space)?;
             let Ok((header, frame)) = VnetHeader::read_from_prefix(&space[..read]) else {
                 stats.rx_vnet_errors += 1;

@@ -403,6 +403,9 @@ impl<K: Passive> Monitor<K> {
                 Done { busy, due }
             }
             Err(error) => {
+                if !state.is_lost {
+                    tracing::error!(%error, "link failed");
+                }
                 let due = self.lose(state, WaitError::Link(error.to_string()));
                 Done { busy: false, due }
             }

@@ -105,6 +105,18 @@ fn gso_header_matches_virtio_layout() {
     assert!(VnetHeader::for_frame(&TxFrame { offload: unplaced, ..frame }).is_none());
 }
 
+#[test]
+fn shortage_is_no_missing_feature() {
+    let fails = |errno: Errno| TapError::from(VnetError::of("TUNSETVNETLE")(errno.into()));
+    for errno in [Errno::NOMEM, Errno::BADFD, Errno::NODEV] {
+        let error = fails(errno);
+        assert!(matches!(error, TapError::Io { step: "TUNSETVNETLE", .. }), "{error}");
+    }
+    for errno in [Errno::INVAL, Errno::NOTTY, Errno::PERM] {
+        assert!(matches!(fails(errno), TapError::NoVnetHeader { step: "TUNSETVNETLE", .. }));
+    }
+}
+
 proptest! {
     /// No header from the kernel, or from a malicious peer, causes a panic. Accepted headers are consistent.
     #[test]
