@@ -80,9 +80,11 @@ impl Table {
         let mut octets = vec![0; SLOT_BYTES * CONNECTIONS_MAX];
         let mut length = 0;
         loop {
-            match file.read_at(&mut octets[length..], length as u64)? {
-                0 => break,
-                count => length += count,
+            match file.read_at(&mut octets[length..], length as u64) {
+                Ok(0) => break,
+                Ok(count) => length += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         let (slots, _) = octets[..length].as_chunks::<SLOT_BYTES>();
