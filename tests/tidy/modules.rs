@@ -165,6 +165,7 @@ const VERBS: Layers = Layers {
         "log",
         "fatal",
         "guard",
+        "exit",
         "event_queue",
         "object",
         "fork",

@@ -19,14 +19,13 @@ use flue_verbs_core::{
     usage,
 };
 use rdma_over_tcp::rnic::{CallbackThread, Config, CrcRequest};
-use tracing_subscriber::filter::LevelFilter;
-
-use crate::{
-    guard::{self, Errno},
-    inherit,
-    log::LogFile,
-    settings::Settings,
+use tracing_subscriber::{
+    filter::{LevelFilter, dynamic_filter_fn},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
 };
+
+use crate::{exit, guard::Errno, inherit, log::LogFile, settings::Settings};
 
 /// Time limit for a message to wait for a receive. InfiniBand senders may retry without limit; here a receiver that
 /// posts nothing for this long counts as failed. The limit allows for a process with little CPU time: fio blocks
@@ -61,7 +60,9 @@ fn start_log(settings: &Settings) {
         // Without a mutex, which another thread might hold at a fork.
         .with_writer(Arc::new(file))
         .with_ansi(false)
-        .with_max_level(LevelFilter::INFO);
+        .with_max_level(LevelFilter::INFO)
+        .finish()
+        .with(dynamic_filter_fn(|_, _| !exit::is_log_closed()));
     let _ = log.try_init();
 }
 
@@ -124,8 +125,7 @@ fn start_services(device: &'static Device) {
         // In a forked child this is the parent's, whose thread and socket must not be ended here.
         mem::forget(before);
     }
-    // SAFETY: `finish` is a function of this library, which is never unloaded while the program runs.
-    if unsafe { libc::atexit(finish) } != 0 {
+    if !exit::register(finish) {
         tracing::error!("exit handler not installed: captures may end early");
     }
 }
@@ -140,11 +140,10 @@ pub(crate) fn is_ending() -> bool {
 
 extern "C" fn finish() {
     IS_ENDING.store(true, Ordering::Release);
-    guard::at_exit(|| {
-        let started = STARTED
-            .lock()
-            .ok()
-            .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
+    let is_own = |started: &mut Started| started.owner == process::id();
+    let is_due = || STARTED.lock().is_ok_and(|mut started| started.as_mut().is_some_and(is_own));
+    exit::run(is_due, move || {
+        let started = STARTED.lock().ok().and_then(|mut started| started.take_if(is_own));
         let Some(Started { owner: _, device, control }) = started else { return };
         drop(control);
         device.finish();

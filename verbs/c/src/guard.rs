@@ -10,7 +10,7 @@ use std::{
 };
 
 pub(crate) use flue_verbs_core::errno::Errno;
-use offload_engine::{descriptor::log_shortage, thread};
+use offload_engine::descriptor::log_shortage;
 
 use crate::fatal;
 
@@ -144,16 +144,6 @@ pub(crate) fn nothing(body: impl FnOnce()) {
     let _ = run(|| {
         body();
         Ok(())
-    });
-}
-
-/// Runs the body of an exit(3) handler on a dedicated thread, since thread-local values of the calling thread, which
-/// the log needs, are destroyed by then.
-pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
-    nothing(|| {
-        if let Ok(thread) = thread::start("flue-exit", || nothing(body)) {
-            let _ = thread.join();
-        }
     });
 }
 

@@ -22,6 +22,7 @@ mod cq;
 mod device;
 mod enum_str;
 mod event_queue;
+mod exit;
 mod exports;
 mod fatal;
 mod fork;

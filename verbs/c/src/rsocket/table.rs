@@ -25,10 +25,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with},
 };
 
-use crate::{
-    guard::{self, Errno},
-    inherit,
-};
+use crate::{exit, guard::Errno, inherit};
 
 /// Maximum time for which the exit of the process waits until data of an open rsocket are sent.
 const EXIT_TIME: Duration = Duration::from_secs(5);
@@ -74,8 +71,7 @@ pub(super) fn descriptor(family: Family, is_cloexec: bool) -> Result<OwnedFd, Er
 pub(super) fn enter(descriptor: OwnedFd, socket: Arc<Socket>) -> Result<c_int, Errno> {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
-        // SAFETY: a function of this library, which is never unloaded while the program runs.
-        if unsafe { libc::atexit(at_exit) } != 0 {
+        if !exit::register(at_exit) {
             tracing::error!(
                 error = "no memory",
                 "exit handler not installed: open rsockets are reset at exit"
@@ -146,7 +142,8 @@ pub(super) fn remove(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
 /// Closes the rsockets at the exit of the process. As with TCP of the kernel, data sent before an exit without a close
 /// are delivered.
 extern "C" fn at_exit() {
-    guard::at_exit(|| {
+    let is_due = || own().is_ok_and(|entries| !entries.is_empty());
+    exit::run(is_due, || {
         let Ok(mut entries) = own() else { return };
         let all = std::mem::take(&mut *entries);
         drop(entries);
