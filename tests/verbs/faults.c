@@ -4,7 +4,7 @@
  *   faults REPORT CALL:ERROR:PLACE:COUNT PROGRAM [ARGUMENT...]
  *
  * The first form reports each place in the library that makes one of the calls: name, offset in the file, number of
- * calls. The second form fails the call of that number (from 1) at that place with that error, and reports it. Calls
+ * calls, and "tap" if the first one is a call on a TAP, otherwise "-". The second form fails the call of that number (from 1) at that place with that error, and reports it. Calls
  * of the program itself and of its other libraries are executed, and those that read or write an eventfd: those of the
  * library do not fail, and the others return EINTR to the program by contract.
  *
@@ -50,7 +50,7 @@ static const struct entry CALLS[] = {
 	CALL(setsockopt), CALL(getsockopt), CALL(ioctl), CALL(getrandom), CALL(sched_getaffinity), CALL(mkdirat),
 	CALL(unlinkat), CALL(ftruncate), CALL(madvise), CALL(mprotect), CALL(recvmmsg), CALL(sendmmsg),
 	CALL(sched_setaffinity), CALL(prctl), CALL(getdents64), CALL(lseek), CALL(fchmod), CALL(rseq), CALL(set_robust_list),
-	CALL(sigaltstack),
+	CALL(sigaltstack), CALL(pread64), CALL(pwrite64), CALL(readlink), CALL(readlinkat), CALL(pidfd_open),
 #if defined(SYS_epoll_wait)
 	CALL(epoll_wait), CALL(poll), CALL(open), CALL(mkdir), CALL(unlink), CALL(stat), CALL(select),
 #endif
@@ -62,7 +62,7 @@ static const struct entry ERRORS[] = {
 	ERROR(EINTR), ERROR(EIO), ERROR(EAGAIN), ERROR(ENOMEM), ERROR(ENOBUFS), ERROR(ENOSPC), ERROR(EMFILE), ERROR(ENFILE),
 	ERROR(EACCES), ERROR(EPERM), ERROR(ENOENT), ERROR(ENOSYS), ERROR(EINVAL), ERROR(EPIPE), ERROR(ECONNRESET),
 	ERROR(ECONNREFUSED), ERROR(ECONNABORTED), ERROR(ETIMEDOUT), ERROR(EHOSTUNREACH), ERROR(ENETUNREACH),
-	ERROR(EADDRINUSE), ERROR(EADDRNOTAVAIL), ERROR(EAFNOSUPPORT), ERROR(ENOTCONN), ERROR(ENOPROTOOPT),
+	ERROR(EADDRINUSE), ERROR(EADDRNOTAVAIL), ERROR(EAFNOSUPPORT), ERROR(ENOTCONN), ERROR(ENOPROTOOPT), ERROR(EBADFD),
 #undef ERROR
 };
 
@@ -131,14 +131,29 @@ static int follows_call(int memory, uint64_t address)
 #endif
 }
 
+/* True if the first argument of the call is a descriptor of that file. */
+static int is_of_file(const struct seccomp_notif *call, const char *file)
+{
+	char name[64], target[64] = "";
+	snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)call->pid, (int)call->data.args[0]);
+	return readlink(name, target, sizeof target - 1) > 0 && !strcmp(target, file);
+}
+
 /* True if the call reads or writes an eventfd. */
 static int is_of_eventfd(const struct seccomp_notif *call)
 {
-	if (call->data.nr != SYS_read && call->data.nr != SYS_write)
+	return (call->data.nr == SYS_read || call->data.nr == SYS_write) && is_of_file(call, "anon_inode:[eventfd]");
+}
+
+/* True if the call reads, writes or configures a TAP. */
+static int is_of_tap(const struct seccomp_notif *call)
+{
+	switch (call->data.nr) {
+	case SYS_read: case SYS_write: case SYS_writev: case SYS_ioctl:
+		return is_of_file(call, "/dev/net/tun");
+	default:
 		return 0;
-	char name[64], target[64] = "";
-	snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)call->pid, (int)call->data.args[0]);
-	return readlink(name, target, sizeof target - 1) > 0 && !strcmp(target, "anon_inode:[eventfd]");
+	}
 }
 
 /* Offset in the library of the place that has made the call; 0 if another object has. */
@@ -195,14 +210,14 @@ static void run(char **program, const int *calls, int count, volatile int *liste
 	fail(program[0]);
 }
 
-static struct { int call; uint64_t place; long count; } places[PLACES_MAX];
+static struct { int call; uint64_t place; long count; int is_of_tap; } places[PLACES_MAX];
 static int places_count;
 
 /* Number of calls so far, from 1, at that place. */
-static long count_call(int call, uint64_t place)
+static long count_call(const struct seccomp_notif *call, uint64_t place)
 {
 	int i = 0;
-	while (i < places_count && (places[i].call != call || places[i].place != place))
+	while (i < places_count && (places[i].call != call->data.nr || places[i].place != place))
 		i++;
 	if (i == PLACES_MAX) {
 		errno = ENOSPC;
@@ -210,8 +225,9 @@ static long count_call(int call, uint64_t place)
 	}
 	if (i == places_count) {
 		places_count++;
-		places[i].call = call;
+		places[i].call = call->data.nr;
 		places[i].place = place;
+		places[i].is_of_tap = is_of_tap(call);
 	}
 	return ++places[i].count;
 }
@@ -264,8 +280,8 @@ int main(int argc, char **argv)
 		struct seccomp_notif_resp answer = { .id = call.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
 		uint64_t at = place_of(&call);
 		if (at && !error) {
-			count_call(call.data.nr, at);
-		} else if (at == place && at && count_call(call.data.nr, at) == number) {
+			count_call(&call, at);
+		} else if (at == place && at && count_call(&call, at) == number) {
 			answer.flags = 0;
 			answer.error = -error;
 			fprintf(report, "failed %s at %lx\n", name_of(call.data.nr), at);
@@ -275,7 +291,8 @@ int main(int argc, char **argv)
 		ioctl(notices, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 	}
 	for (int i = 0; !error && i < places_count; i++)
-		fprintf(report, "%s %lx %ld\n", name_of(places[i].call), places[i].place, places[i].count);
+		fprintf(report, "%s %lx %ld %s\n", name_of(places[i].call), places[i].place, places[i].count,
+			places[i].is_of_tap ? "tap" : "-");
 	fclose(report);
 	if (waitpid(program, &status, 0) != program)
 		fail("waitpid");

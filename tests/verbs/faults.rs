@@ -1,16 +1,16 @@
 //! Failed system calls: each place of the verbs library that makes a system call gets each plausible error from it
-//! once, at either end of a pair of programs on kernel sockets.
+//! once, at either end of a pair of programs, on kernel sockets and on nodes.
 //!
 //! Both programs end within [`LIMIT`], without a panic or a signal. A program that fails prints or logs the reason, and
 //! a server that waits for another client serves it. The data that arrives is correct: rping and the ping-pong compare
-//! it. The places are those of a run without faults (`faults.c`). By default a part of the cases runs; all of them by
-//! `tests/verbs/run faults`.
+//! it. A program that has exited leaves no TAP, no bridge and no control socket. The places are those of a run without
+//! faults (`faults.c`). By default a part of the cases runs; all of them by `tests/verbs/run faults`.
 
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
@@ -28,6 +28,9 @@ const WAIT: Duration = Duration::from_secs(4);
 
 /// Cases of a pair in an ordinary run.
 const CASES_MAX: usize = 24;
+
+/// Cases as above of a pair on nodes, whose TAPs are created for each case.
+const CASES_ON_NODES_MAX: usize = 8;
 
 /// Exit statuses of a shell for a program that a signal has ended. rping exits with 255.
 const SIGNALS: std::ops::Range<i32> = 129..192;
@@ -82,9 +85,22 @@ const ERRORS: &[(&str, &[&str])] = &[
     ("setsockopt", &["ENOPROTOOPT", "ENOMEM"]),
     ("getsockopt", &["ENOBUFS"]),
     ("ioctl", &["EINTR", "ENOMEM"]),
+    ("pread64", &["EINTR", "EIO"]),
+    ("pwrite64", &["EINTR", "ENOSPC"]),
+    ("readlink", &["EACCES", "ENOMEM"]),
+    ("readlinkat", &["EACCES", "ENOMEM"]),
+    ("pidfd_open", &["EMFILE", "ENOSYS"]),
     ("getrandom", &["ENOSYS"]),
     ("sched_getaffinity", &["EPERM"]),
     ("sched_setaffinity", &["EPERM"]),
+];
+
+/// Errors of calls on a TAP in addition to [`ERRORS`]: the interface was removed.
+const TAP_ERRORS: &[(&str, &[&str])] = &[
+    ("read", &["EBADFD"]),
+    ("write", &["EBADFD"]),
+    ("writev", &["EBADFD", "ENOMEM"]),
+    ("ioctl", &["EBADFD"]),
 ];
 
 /// Calls at one place after which the second half of a transfer is in progress; then a call in the middle fails, too.
@@ -97,6 +113,12 @@ struct Pair {
     server: &'static str,
     client: &'static str,
     port: u16,
+    /// True if the program itself listens on the port by TCP, also on nodes.
+    listens_by_tcp: bool,
+    transport: fn() -> Transport,
+    /// Prerequisites of the transport.
+    needs: &'static [Need],
+    cases_max: usize,
     /// True if a server whose client has failed serves the next one. That of perftest listens again, but keeps the
     /// completion queue, and takes flushed requests of the first connection for those of the next one.
     serves_next_client: bool,
@@ -110,6 +132,10 @@ const RPING: Pair = Pair {
     server: "rping -s -a 127.0.0.1 -C 20 -V",
     client: "rping -c -a 127.0.0.1 -C 20 -V",
     port: 7174,
+    listens_by_tcp: false,
+    transport: Transport::sockets,
+    needs: &[],
+    cases_max: CASES_MAX,
     serves_next_client: true,
     waits_for_peer: false,
 };
@@ -119,8 +145,29 @@ const PING_PONG: Pair = Pair {
     server: "ibv_rc_pingpong -g 0 -c -n 100",
     client: "ibv_rc_pingpong -g 0 -c -n 100 127.0.0.1",
     port: 18515,
+    listens_by_tcp: true,
+    transport: Transport::sockets,
+    needs: &[],
+    cases_max: CASES_MAX,
     serves_next_client: true,
     waits_for_peer: true,
+};
+
+/// Messages of several frames, which are written from several pieces.
+const RPING_ON_NODES: Pair = Pair {
+    server: "rping -s -a 127.0.0.1 -C 20 -V -S 20000",
+    client: "rping -c -a 127.0.0.1 -C 20 -V -S 20000",
+    transport: Transport::nodes,
+    needs: &[Need::Tun],
+    cases_max: CASES_ON_NODES_MAX,
+    ..RPING
+};
+
+const PING_PONG_ON_NODES: Pair = Pair {
+    transport: Transport::nodes,
+    needs: &[Need::Tun],
+    cases_max: CASES_ON_NODES_MAX,
+    ..PING_PONG
 };
 
 const WRITES: Pair = Pair {
@@ -128,6 +175,10 @@ const WRITES: Pair = Pair {
     server: "ib_write_bw -F -n 100",
     client: "ib_write_bw -F -n 100 127.0.0.1",
     port: 18515,
+    listens_by_tcp: true,
+    transport: Transport::sockets,
+    needs: &[],
+    cases_max: CASES_MAX,
     serves_next_client: false,
     waits_for_peer: false,
 };
@@ -137,6 +188,10 @@ const SENDS: Pair = Pair {
     server: "ib_send_bw -F -R -e -n 100",
     client: "ib_send_bw -F -R -e -n 100 127.0.0.1",
     port: 18515,
+    listens_by_tcp: false,
+    transport: Transport::sockets,
+    needs: &[],
+    cases_max: CASES_MAX,
     serves_next_client: false,
     waits_for_peer: false,
 };
@@ -151,6 +206,7 @@ struct Fault {
     place: String,
     /// Number of the call at that place, from 1.
     number: u64,
+    is_of_tap: bool,
 }
 
 impl Fault {
@@ -172,16 +228,21 @@ struct Bench {
     transport: Transport,
     scratch: Scratch,
     injector: PathBuf,
+    /// Interfaces before the first program.
+    links: Vec<String>,
 }
 
 impl Bench {
     fn new(pair: &'static Pair) -> Option<Self> {
-        if lacks(NEEDS) || lacks(&[Need::Tool("cc"), Need::Tool(pair.program)]) {
+        let tools = [Need::Tool("cc"), Need::Tool(pair.program)];
+        if lacks(NEEDS) || lacks(pair.needs) || lacks(&tools) {
             return None;
         }
         let scratch = Scratch::new();
         let injector = compile(&scratch, "faults", SOURCE, &["-O1", "-Wall", "-Werror"]);
-        Some(Self { pair, transport: Transport::sockets(), scratch, injector })
+        let transport = (pair.transport)();
+        let links = transport.host().links();
+        Some(Self { pair, transport, scratch, injector, links })
     }
 
     fn report_file(&self, end: End) -> PathBuf {
@@ -213,12 +274,24 @@ impl Bench {
         self.transport.start(end, &format!("--log {}", self.log_file(end).display()), &line)
     }
 
+    /// True if the server accepts a client.
+    fn listens(&self) -> bool {
+        match self.pair.listens_by_tcp {
+            true => self.transport.host().run(|| listens(self.pair.port)),
+            false => self.transport.has_listener(self.pair.port),
+        }
+    }
+
+    fn wait_for_listener(&self, server: &Group, limit: Duration) -> Result<(), String> {
+        server.wait_until(&format!("listens on port {}", self.pair.port), limit, || self.listens())
+    }
+
     /// Counts the calls of each place, and returns the faults of all of them.
     fn faults(&self) -> Vec<Fault> {
         let calls: Vec<_> = ERRORS.iter().map(|(call, _)| *call).collect();
         let calls = calls.join(",");
         let mut server = self.start(End::Server, Some(&calls));
-        let found = server.wait_for_listener(self.transport.host(), self.pair.port, LIMIT);
+        let found = self.wait_for_listener(&server, LIMIT);
         assert_eq!(found, Ok(()), "{}", server.report());
         let mut client = self.start(End::Client, Some(&calls));
         let ended = [&mut client, &mut server].map(|it| it.wait(LIMIT).map(|it| it.code()));
@@ -229,21 +302,30 @@ impl Bench {
         let mut faults = Vec::new();
         for end in [End::Server, End::Client] {
             for line in self.report(end).lines() {
-                let [call, place, count] = line.split(' ').collect::<Vec<_>>()[..] else {
+                let [call, place, count, file] = line.split(' ').collect::<Vec<_>>()[..] else {
                     panic!("report of the injector: {line}");
                 };
                 let (_, errors) = ERRORS.iter().find(|it| it.0 == call).expect("a call");
+                let is_of_tap = file == "tap";
+                let of_tap = TAP_ERRORS.iter().find(|it| is_of_tap && it.0 == call);
+                let errors = || errors.iter().chain(of_tap.iter().flat_map(|it| it.1)).copied();
                 let count: u64 = count.parse().expect("a number of calls");
-                let middle = (count >= MANY_CALLS).then_some(count / 2);
-                for number in [1].into_iter().chain(middle) {
+                let numbers = match call {
+                    // All threads are created at one place.
+                    "clone" | "clone3" => (1..=count.min(MANY_CALLS)).collect(),
+                    _ if count >= MANY_CALLS => vec![1, count / 2],
+                    _ => vec![1],
+                };
+                for number in numbers {
                     let fault = |error| Fault {
                         end,
                         call: call.to_owned(),
                         error,
                         place: place.to_owned(),
                         number,
+                        is_of_tap,
                     };
-                    faults.extend(errors.iter().copied().map(fault));
+                    faults.extend(errors().map(fault));
                 }
             }
         }
@@ -256,13 +338,17 @@ impl Bench {
         let at = |end| (end == fault.end).then_some(argument.as_str());
         let mut server = self.start(End::Server, at(End::Server));
         let mut client = None;
-        // A server that cannot start has no client.
-        let found = server.wait_for_listener(self.transport.host(), self.pair.port, LIMIT);
-        let result = if found.is_ok() {
+        // A server that cannot start has no client. A node without a control socket lists no listener.
+        let is_on_nodes = matches!(self.transport, Transport::Nodes(_));
+        let limit = if is_on_nodes { WAIT } else { LIMIT };
+        let found = self.wait_for_listener(&server, limit);
+        let result = if found.is_ok() || is_on_nodes && server.is_running() {
             self.ends(fault, &mut server, client.insert(self.start(End::Client, at(End::Client))))
         } else {
             ended(&mut server, LIMIT).map(|_| ())
         };
+        let has_exited =
+            [Some(&server), client.as_ref()].map(|it| it.is_none_or(|it| !it.is_running()));
         server.kill();
         let mut output = server.report();
         if let Some(client) = &mut client {
@@ -273,12 +359,52 @@ impl Bench {
             let log = fs::read_to_string(self.log_file(end)).unwrap_or_default();
             output += &format!("--- log of {end:?}\n{log}");
         }
-        let result = match output.contains("panicked") {
-            true => Err("panic".into()),
-            false => result,
+        let remains = self.remains(fault, has_exited);
+        let log = fs::read_to_string(self.log_file(fault.end)).unwrap_or_default();
+        let mut errors = log.lines().filter(|line| line.contains(" ERROR ")).peekable();
+        let names_the_link = |line: &str| line.contains("TAP") || line.contains("link failed");
+        let result = match result {
+            _ if output.contains("panicked") => Err("panic".into()),
+            _ if output.contains("device failed") && !output.contains("link failed") => {
+                Err("device failed without a reason".into())
+            }
+            Ok(()) if fault.is_of_tap && errors.peek().is_some() && !errors.any(names_the_link) => {
+                Err("no error in the log names the TAP".into())
+            }
+            Ok(()) if !remains.is_empty() => Err(format!("left: {}", remains.join(", "))),
+            result => result,
         };
         result.map_err(|wrong: String| format!("{fault}: {wrong}\n{output}"))?;
         Ok(self.report(fault.end).contains("failed"))
+    }
+
+    /// Interfaces and control sockets of nodes that remain after both programs have ended. A program that was killed
+    /// leaves its control socket, and so does one that cannot remove it.
+    fn remains(&self, fault: &Fault, has_exited: [bool; 2]) -> Vec<String> {
+        let Transport::Nodes(node_pair) = &self.transport else { return Vec::new() };
+        let links = || {
+            let mut links = self.transport.host().links();
+            links.retain(|link| !self.links.contains(link));
+            links
+        };
+        // The processes of a killed program end after their output does.
+        let deadline = Instant::now() + WAIT;
+        let mut remains = links();
+        while !remains.is_empty() && Instant::now() < deadline {
+            remains = links();
+        }
+        for (end, has_exited) in [End::Server, End::Client].into_iter().zip(has_exited) {
+            let directory = node_pair.runtime[end as usize].file("flue");
+            let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+            let sockets: Vec<_> = entries.map(|entry| entry.path()).collect();
+            if has_exited && !(end == fault.end && fault.call == "unlink") {
+                remains.extend(sockets.iter().map(|path| format!("{end:?} {}", path.display())));
+            }
+            for socket in sockets {
+                fs::remove_file(socket).expect("a file of this test");
+            }
+        }
+        remains
     }
 
     /// Waits for both ends. One of them may wait for the other, as the pair permits, if that has failed.
@@ -296,7 +422,7 @@ impl Bench {
         };
         if client_failed == Some(true) && server_status.is_none() {
             server_status = server.wait(WAIT).ok();
-            if server_status.is_none() && self.transport.host().run(|| listens(self.pair.port)) {
+            if server_status.is_none() && self.listens() {
                 return self.serves_next_client(server);
             }
         }
@@ -351,14 +477,25 @@ fn has_failed(status: ExitStatus, program: &Group) -> Result<bool, String> {
     }
 }
 
+/// Returns at most `count` faults, evenly distributed. Half of them are reads and writes of a TAP, if there are any.
+fn sample(faults: &[Fault], count: usize) -> Vec<&Fault> {
+    let moves_frame = |fault: &&Fault| fault.is_of_tap && fault.call != "ioctl";
+    let (tap, other): (Vec<_>, Vec<_>) = faults.iter().partition(moves_frame);
+    let of_tap = tap.len().min(count / 2);
+    let evenly = |faults: Vec<_>, count: usize| {
+        let step = faults.len().div_ceil(count.max(1)).max(1);
+        faults.into_iter().step_by(step)
+    };
+    evenly(tap, of_tap).chain(evenly(other, count - of_tap)).collect()
+}
+
 /// Runs the cases of a pair; all that fail are reported together.
 fn fails_with_a_reason_or_recovers(pair: &'static Pair) {
     let Some(bench) = Bench::new(pair) else { return };
     let faults = bench.faults();
-    let count = if results::are_enabled() { usize::MAX } else { CASES_MAX };
-    let step = faults.len().div_ceil(count).max(1);
+    let count = if results::are_enabled() { usize::MAX } else { pair.cases_max };
     let (mut wrong, mut injected) = (Vec::new(), 0);
-    let cases = faults.iter().step_by(step);
+    let cases = sample(&faults, count);
     let total = cases.len();
     for fault in cases {
         match bench.run(fault) {
@@ -383,6 +520,16 @@ fn rping_with_a_failed_call_ends_with_a_reason_or_recovers() {
 #[test]
 fn pingpong_with_a_failed_call_ends_with_a_reason_or_recovers() {
     fails_with_a_reason_or_recovers(&PING_PONG);
+}
+
+#[test]
+fn rping_on_nodes_with_a_failed_call_ends_with_a_reason_or_recovers() {
+    fails_with_a_reason_or_recovers(&RPING_ON_NODES);
+}
+
+#[test]
+fn pingpong_on_nodes_with_a_failed_call_ends_with_a_reason_or_recovers() {
+    fails_with_a_reason_or_recovers(&PING_PONG_ON_NODES);
 }
 
 #[test]

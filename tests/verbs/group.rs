@@ -24,6 +24,7 @@ pub(crate) struct Group {
     said: Arc<Mutex<Vec<u8>>>,
     readers: Vec<JoinHandle<()>>,
     host: std::path::PathBuf,
+    has_exited: bool,
 }
 
 impl Group {
@@ -62,7 +63,7 @@ impl Group {
         let err = child.stderr.take().expect("a piped stream");
         let readers = vec![collect(out, said.clone()), collect(err, said.clone())];
         let host = host.path();
-        Self { name, child, said, readers, host }
+        Self { name, child, said, readers, host, has_exited: false }
     }
 
     /// Output so far, both streams in order of arrival.
@@ -169,8 +170,14 @@ impl Group {
             return Err(format!("still running after {limit:?}"));
         }
         let status = self.child.wait().map_err(|error| error.to_string())?;
+        self.has_exited = true;
         self.kill();
         Ok(status)
+    }
+
+    /// True if no wait has found the program exited yet, and it has not exited now.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.has_exited && !self.wait_for(Duration::ZERO)
     }
 
     /// Kills the remaining processes. Afterward the output is complete.

@@ -209,12 +209,15 @@ impl Transport {
     /// No listener within the limit, with the reason.
     pub(crate) fn wait_for_listener(&self, server: &Group, port: u16) -> Result<(), String> {
         let what = format!("listens on port {port}");
-        server.wait_until(&what, LIMIT, || {
-            let has_listener = || match self {
-                Self::Sockets(_) => false,
-                Self::Nodes(node_pair) => node_pair.has_listener(),
-            };
-            self.host().run(|| listens(port)) || has_listener()
-        })
+        server.wait_until(&what, LIMIT, || self.has_listener(port))
+    }
+
+    /// True if the kernel listens on that port, or the node of the server listens.
+    pub(crate) fn has_listener(&self, port: u16) -> bool {
+        let has_listener = || match self {
+            Self::Sockets(_) => false,
+            Self::Nodes(node_pair) => node_pair.has_listener(),
+        };
+        self.host().run(|| listens(port)) || has_listener()
     }
 }
