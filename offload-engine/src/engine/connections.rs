@@ -10,7 +10,11 @@ use std::{
 
 use hashbrown::HashMap;
 
-use super::{EngineConfig, loans::Loans};
+use super::{
+    EngineConfig,
+    loans::Loans,
+    turns::{Share, Turns},
+};
 use crate::{
     chimney::{
         client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
@@ -121,6 +125,7 @@ pub(super) struct Offloaded {
     pub(super) context: TargetContext,
     /// Path that the connection depends on.
     pub(super) path: TargetContext,
+    share: Share,
     /// True if the connection itself was invalidated.
     pub(super) invalid: bool,
     /// Upload requests not yet reported to the host.
@@ -198,14 +203,6 @@ impl Offloaded {
         }
     }
 
-    /// Returns the next segment, and true if it moves the connection from an established state to CLOSED (CH §11).
-    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let limits = TxLimits { gso_payload_max: self.gso_sizes().burst };
-        let established = self.tcp.phase().is_established();
-        let transmit = self.tcp.poll_transmit(now, limits)?;
-        Some((transmit, established && self.tcp.is_closed()))
-    }
-
     /// Payload bytes of the largest GSO packet, in whole segments of the present size. One segment if the link does not
     /// segment.
     pub(super) fn gso_payload_max(&mut self) -> usize {
@@ -235,6 +232,7 @@ pub struct Connections {
     by_handle: HashMap<OffloadHandle, usize>,
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
+    turns: Turns,
     offloaded_bytes: OffloadedBytes,
     mac: MacAddress,
     gso_payload_max: usize,
@@ -253,6 +251,7 @@ impl Connections {
             by_handle: HashMap::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
+            turns: Turns::new(config.tcp.in_flight_min),
             offloaded_bytes: OffloadedBytes::default(),
             mac: config.mac,
             gso_payload_max: config.gso_payload_max,
@@ -357,6 +356,38 @@ impl Connections {
             }
         }
         None
+    }
+
+    /// Returns the next segment of a connection, and true if it moves the connection from an established state to CLOSED
+    /// (CH §11). New data may have to wait for a turn ([`Connections::next_turn`]).
+    pub(super) fn poll_transmit(&mut self, now: Instant, slot: usize) -> Option<(Transmit, bool)> {
+        let Self { slots, turns, .. } = self;
+        let offloaded = slots.at_mut(slot)?;
+        let gso_payload_max = offloaded.gso_sizes().burst;
+        let Offloaded { tcp, share, path, context, .. } = &mut **offloaded;
+        let new_data = turns.may_send(*path, share, tcp);
+        let established = tcp.phase().is_established();
+        let unsent = tcp.unsent();
+        let Some(transmit) = tcp.poll_transmit(now, TxLimits { gso_payload_max, new_data }) else {
+            match (unsent, new_data) {
+                (0, _) => share.end_turn(),
+                (_, false) => turns.wait(*path, *context, share),
+                (_, true) => {}
+            }
+            return None;
+        };
+        turns.sent(*path, share, tcp, unsent.saturating_sub(tcp.unsent()));
+        Some((transmit, established && tcp.is_closed()))
+    }
+
+    /// Returns the next connection that has waited for its turn to send new data.
+    pub(super) fn next_turn(&mut self) -> Option<usize> {
+        let Self { slots, turns, .. } = self;
+        let next = turns.next(|connection| {
+            let found = slots.get_mut(connection);
+            found.map(|offloaded| offloaded.share.start_turn()).is_some()
+        })?;
+        Some(next.index as usize)
     }
 
     pub(super) fn repeat_last_acks(&mut self) {
@@ -467,6 +498,7 @@ impl Connections {
             headers,
             context,
             path,
+            share: Share::default(),
             invalid: false,
             retrieves: Vec::new(),
             held: HeldFrames::new(HELD_FRAMES_MAX, HELD_BYTES_MAX),
@@ -493,6 +525,7 @@ impl Connections {
             scheduled: None,
         };
         let slot = context.index as usize;
+        self.turns.add_path(path);
         self.by_flow.insert(offloaded.flow, slot);
         self.by_handle.insert(offloaded.handle, slot);
         self.offloaded_bytes.send += offloaded.offloaded_bytes.send;
@@ -535,7 +568,8 @@ impl Connections {
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
-        let offloaded = self.slots.remove_at(slot)?;
+        let mut offloaded = self.slots.remove_at(slot)?;
+        self.turns.remove(offloaded.path, &mut offloaded.share);
         self.by_flow.remove(&offloaded.flow);
         self.by_handle.remove(&offloaded.handle);
         self.offloaded_bytes.send -= offloaded.offloaded_bytes.send;

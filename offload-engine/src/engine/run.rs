@@ -21,6 +21,9 @@ use crate::{
 const NO_SACK: [SackBlock; SACK_BLOCKS_MAX] =
     [SackBlock { start: SeqNum(0), end: SeqNum(0) }; SACK_BLOCKS_MAX];
 
+/// Connections that get a turn to send in one iteration, after those that are ready.
+const WAITING_CONNECTIONS_MAX: usize = 64;
+
 /// Bytes of a frame that may be a request. A small frame that is not a request costs its batch one more poll.
 const LONE_FRAME_BYTES_MAX: usize = 1024;
 
@@ -90,9 +93,20 @@ impl Engine {
             self.drain(now, slot, clients);
             self.trace(now, slot);
         }
+        let mut more = turns > 0;
+        // The bound limits the time until the next frame is received.
+        for _ in 0..WAITING_CONNECTIONS_MAX {
+            if self.is_stalled() {
+                break;
+            }
+            let Some(slot) = self.connections.next_turn() else { break };
+            self.drain(now, slot, clients);
+            self.trace(now, slot);
+            more = true;
+        }
         self.flush_link(now);
         // With a full link another iteration sends nothing until the link is writable.
-        turns > 0 && !self.is_stalled()
+        more && !self.is_stalled()
     }
 
     /// Ends a batch of transmits.
@@ -412,10 +426,11 @@ impl Engine {
             if stalled {
                 break;
             }
-            let transmit = offloaded.poll_transmit(now);
+            let transmit = self.connections.poll_transmit(now, slot);
             let was_later = core::mem::take(&mut later);
             let Some((transmit, reset)) = transmit else {
                 // Or the client accepts data again that it refused.
+                let Some(offloaded) = self.connections.slot(slot) else { return };
                 if was_later || offloaded.tcp.may_deliver() {
                     continue;
                 }
