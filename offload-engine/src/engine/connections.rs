@@ -203,6 +203,19 @@ impl Offloaded {
         }
     }
 
+    /// Returns the next segment, and true if it moves the connection from an established state to CLOSED (CH §11).
+    /// `new_data` is the result of [`Connections::may_send`].
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        new_data: bool,
+    ) -> Option<(Transmit, bool)> {
+        let limits = TxLimits { gso_payload_max: self.gso_sizes().burst, new_data };
+        let established = self.tcp.phase().is_established();
+        let transmit = self.tcp.poll_transmit(now, limits)?;
+        Some((transmit, established && self.tcp.is_closed()))
+    }
+
     /// Payload bytes of the largest GSO packet, in whole segments of the present size. One segment if the link does not
     /// segment.
     pub(super) fn gso_payload_max(&mut self) -> usize {
@@ -358,36 +371,47 @@ impl Connections {
         None
     }
 
-    /// Returns the next segment of a connection, and true if it moves the connection from an established state to CLOSED
-    /// (CH §11). New data may have to wait for a turn ([`Connections::next_turn`]).
-    pub(super) fn poll_transmit(&mut self, now: Instant, slot: usize) -> Option<(Transmit, bool)> {
-        let Self { slots, turns, .. } = self;
-        let offloaded = slots.at_mut(slot)?;
-        let gso_payload_max = offloaded.gso_sizes().burst;
+    /// Returns false if the connection has new data and has to wait for [`Connections::start_turn`].
+    #[inline]
+    pub(super) fn may_send(&mut self, slot: usize) -> bool {
+        let Some(offloaded) = self.slots.at_mut(slot) else { return true };
         let Offloaded { tcp, share, path, context, .. } = &mut **offloaded;
-        let new_data = turns.may_send(*path, share, tcp);
-        let established = tcp.phase().is_established();
-        let unsent = tcp.unsent();
-        let Some(transmit) = tcp.poll_transmit(now, TxLimits { gso_payload_max, new_data }) else {
-            match (unsent, new_data) {
-                (0, _) => share.end_turn(),
-                (_, false) => turns.wait(*path, *context, share),
-                (_, true) => {}
-            }
-            return None;
-        };
-        turns.sent(*path, share, tcp, unsent.saturating_sub(tcp.unsent()));
-        Some((transmit, established && tcp.is_closed()))
+        tcp.unsent() == 0 || self.turns.may_send(*path, *context, share, tcp)
     }
 
-    /// Returns the next connection that has waited for its turn to send new data.
-    pub(super) fn next_turn(&mut self) -> Option<usize> {
-        let Self { slots, turns, .. } = self;
+    /// Counts the bytes in flight of a connection after a transmission, an ACK or a timeout.
+    #[inline]
+    pub(super) fn count_in_flight(&mut self, slot: usize) {
+        if let Some(offloaded) = self.slots.at_mut(slot) {
+            let Offloaded { tcp, share, path, .. } = &mut **offloaded;
+            self.turns.count(*path, share, tcp);
+        }
+    }
+
+    /// Starts the turn of the next waiting connection of a path that has room, which becomes the first ready one. Returns
+    /// false if there is none.
+    #[inline]
+    pub(super) fn start_turn(&mut self) -> bool {
+        self.turns.is_contended() && self.start_turn_of_waiting()
+    }
+
+    #[cold]
+    fn start_turn_of_waiting(&mut self) -> bool {
+        let Self { slots, turns, ready, .. } = self;
         let next = turns.next(|connection| {
-            let found = slots.get_mut(connection);
-            found.map(|offloaded| offloaded.share.start_turn()).is_some()
-        })?;
-        Some(next.index as usize)
+            let Some(offloaded) = slots.get_mut(connection) else { return false };
+            offloaded.share.start_turn(&offloaded.tcp);
+            true
+        });
+        let Some(next) = next else { return false };
+        let slot = next.index as usize;
+        if let Some(offloaded) = slots.at_mut(slot)
+            && core::mem::replace(&mut offloaded.ready, true)
+        {
+            ready.retain(|other| *other != slot);
+        }
+        ready.push_front(slot);
+        true
     }
 
     pub(super) fn repeat_last_acks(&mut self) {

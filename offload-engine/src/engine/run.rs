@@ -87,26 +87,23 @@ impl Engine {
     pub fn flush(&mut self, now: Instant, clients: &mut Clients) -> bool {
         // An unfinished connection moves to the end of the queue. It is processed again in the next iteration, after
         // frames were received.
-        let turns = self.connections.ready_len();
-        for _ in 0..turns {
-            let Some(slot) = self.connections.next_ready() else { break };
-            self.drain(now, slot, clients);
-            self.trace(now, slot);
-        }
-        let mut more = turns > 0;
-        // The bound limits the time until the next frame is received.
-        for _ in 0..WAITING_CONNECTIONS_MAX {
-            if self.is_stalled() {
+        let mut turns = self.connections.ready_len();
+        let mut busy = turns > 0;
+        let mut waiting_left = WAITING_CONNECTIONS_MAX;
+        loop {
+            for _ in 0..turns {
+                let Some(slot) = self.connections.next_ready() else { break };
+                self.drain(now, slot, clients);
+                self.trace(now, slot);
+            }
+            // With a full link another connection sends nothing until the link is writable.
+            if waiting_left == 0 || self.is_stalled() || !self.connections.start_turn() {
                 break;
             }
-            let Some(slot) = self.connections.next_turn() else { break };
-            self.drain(now, slot, clients);
-            self.trace(now, slot);
-            more = true;
+            (turns, busy, waiting_left) = (1, true, waiting_left - 1);
         }
         self.flush_link(now);
-        // With a full link another iteration sends nothing until the link is writable.
-        more && !self.is_stalled()
+        busy && !self.is_stalled()
     }
 
     /// Ends a batch of transmits.
@@ -362,6 +359,9 @@ impl Engine {
         if established && offloaded.tcp.is_closed() {
             self.statistics(frame.is_ipv6()).reset_established();
         }
+        if acked_now != acked {
+            self.connections.count_in_flight(slot);
+        }
         if !ready {
             self.connections.mark_ready(slot);
         }
@@ -374,6 +374,7 @@ impl Engine {
             if let Some(offloaded) = self.connections.slot(slot) {
                 offloaded.tcp.handle_timeout(now);
             }
+            self.connections.count_in_flight(slot);
             self.connections.mark_ready(slot);
             self.connections.schedule(slot);
             busy = true;
@@ -426,11 +427,12 @@ impl Engine {
             if stalled {
                 break;
             }
-            let transmit = self.connections.poll_transmit(now, slot);
+            let new_data = self.connections.may_send(slot);
+            let Some(offloaded) = self.connections.slot(slot) else { return };
+            let transmit = offloaded.poll_transmit(now, new_data);
             let was_later = core::mem::take(&mut later);
             let Some((transmit, reset)) = transmit else {
                 // Or the client accepts data again that it refused.
-                let Some(offloaded) = self.connections.slot(slot) else { return };
                 if was_later || offloaded.tcp.may_deliver() {
                     continue;
                 }
@@ -448,6 +450,7 @@ impl Engine {
                 self.query_reachability(now, path);
             }
             self.transmit_segment(now, slot, &transmit, reset);
+            self.connections.count_in_flight(slot);
         }
         self.connections.schedule(slot);
         self.connections.mark_ready(slot);

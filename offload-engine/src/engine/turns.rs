@@ -26,24 +26,23 @@ const SMALL_FLIGHT_BYTES: u64 = 8 * 1024;
 pub(super) struct Share {
     /// Bytes in flight that the path counts.
     counted: u64,
-    /// New data left of a turn, in bytes.
-    turn: u64,
+    /// Value of [`Connection::bytes_sent`] at which its turn ends.
+    turn_end: u64,
     /// True if the connection is queued for a turn.
     queued: bool,
 }
 
 impl Share {
     /// Starts a turn, or continues an unfinished one.
-    pub(super) const fn start_turn(&mut self) {
+    pub(super) fn start_turn(&mut self, tcp: &Connection) {
         self.queued = false;
-        if self.turn == 0 {
-            self.turn = TURN_BYTES;
+        if !self.has_turn(tcp) {
+            self.turn_end = tcp.bytes_sent() + TURN_BYTES;
         }
     }
 
-    /// Ends a turn: the connection has no new data.
-    pub(super) const fn end_turn(&mut self) {
-        self.turn = 0;
+    fn has_turn(&self, tcp: &Connection) -> bool {
+        tcp.bytes_sent() < self.turn_end
     }
 }
 
@@ -61,10 +60,8 @@ struct PathQueue {
 }
 
 impl PathQueue {
-    /// Counts the present flight of a connection.
-    #[inline]
-    fn count(&mut self, share: &mut Share, in_flight: u64) {
-        let counted = if in_flight > SMALL_FLIGHT_BYTES { in_flight } else { 0 };
+    /// Counts `counted` bytes in flight of a connection.
+    fn count(&mut self, share: &mut Share, counted: u64) {
         self.in_flight = self.in_flight + counted - share.counted;
         share.counted = counted;
         if self.in_flight == 0 {
@@ -72,10 +69,14 @@ impl PathQueue {
         }
     }
 
-    #[inline]
     fn has_room(&self, in_flight_min: u64) -> bool {
         self.in_flight < self.limit.unwrap_or(in_flight_min)
     }
+}
+
+/// Bytes in flight that a path counts of a connection.
+const fn counted(in_flight: u64) -> u64 {
+    if in_flight > SMALL_FLIGHT_BYTES { in_flight } else { 0 }
 }
 
 /// Turns of the connections of all paths.
@@ -102,59 +103,74 @@ impl Turns {
         }
     }
 
-    /// Updates the counters of a connection. Returns true if it may send new data now.
+    /// Counts the present flight of a connection.
+    #[inline]
+    pub(super) fn count(&mut self, path: TargetContext, share: &mut Share, tcp: &Connection) {
+        let counted = counted(tcp.in_flight());
+        if counted != share.counted
+            && let Some(path) = self.paths.get_mut(path.index as usize)
+        {
+            path.count(share, counted);
+        }
+    }
+
+    /// Returns true if a connection with new data may send now. Otherwise it waits for its turn.
     #[inline]
     pub(super) fn may_send(
         &mut self,
         path: TargetContext,
+        connection: TargetContext,
         share: &mut Share,
         tcp: &Connection,
     ) -> bool {
-        let Some(path) = self.paths.get_mut(path.index as usize) else { return true };
-        path.count(share, tcp.in_flight());
+        let index = path.index as usize;
+        let Some(path) = self.paths.get_mut(index) else { return true };
+        if path.in_flight == 0 && path.waiting.is_empty() {
+            share.turn_end = 0;
+            return true;
+        }
+        self.may_send_on_busy_path(index, connection, share, tcp)
+    }
+
+    #[inline(never)]
+    fn may_send_on_busy_path(
+        &mut self,
+        index: usize,
+        connection: TargetContext,
+        share: &mut Share,
+        tcp: &Connection,
+    ) -> bool {
+        let path = &mut self.paths[index];
+        let (in_flight, unsent) = (tcp.in_flight(), tcp.unsent());
+        path.count(share, counted(in_flight));
         if let Some(limit) = tcp.in_flight_max() {
             path.limit = Some(path.limit.map_or(limit, |least| least.min(limit)));
         }
         // A connection that has the path to itself is limited by TCP alone.
         let has_room = path.in_flight == share.counted || path.has_room(self.in_flight_min);
-        has_room && (path.waiting.is_empty() || share.turn > 0)
-            || tcp.in_flight() + tcp.unsent() <= SMALL_FLIGHT_BYTES
+        let has_turn = share.has_turn(tcp);
+        if has_room && (path.waiting.is_empty() || has_turn)
+            || in_flight + unsent <= SMALL_FLIGHT_BYTES
+        {
+            return true;
+        }
+        if !core::mem::replace(&mut share.queued, true) {
+            // One whose turn is not over is the next.
+            match has_turn {
+                true => path.waiting.push_front(connection),
+                false => path.waiting.push_back(connection),
+            }
+            if !core::mem::replace(&mut path.is_contended, true) {
+                self.contended.push_back(index);
+            }
+        }
+        false
     }
 
-    /// Counts a segment with `new_data` bytes that were not sent before.
+    /// True if a connection waits for a turn.
     #[inline]
-    pub(super) fn sent(
-        &mut self,
-        path: TargetContext,
-        share: &mut Share,
-        tcp: &Connection,
-        new_data: u64,
-    ) {
-        share.turn = share.turn.saturating_sub(new_data);
-        if let Some(path) = self.paths.get_mut(path.index as usize) {
-            path.count(share, tcp.in_flight());
-        }
-    }
-
-    /// Queues a connection that may not send new data. One whose turn is not over is the next.
-    pub(super) fn wait(
-        &mut self,
-        path: TargetContext,
-        connection: TargetContext,
-        share: &mut Share,
-    ) {
-        let index = path.index as usize;
-        let Some(path) = self.paths.get_mut(index) else { return };
-        if core::mem::replace(&mut share.queued, true) {
-            return;
-        }
-        match share.turn {
-            0 => path.waiting.push_back(connection),
-            _ => path.waiting.push_front(connection),
-        }
-        if !core::mem::replace(&mut path.is_contended, true) {
-            self.contended.push_back(index);
-        }
+    pub(super) fn is_contended(&self) -> bool {
+        !self.contended.is_empty()
     }
 
     /// Returns the next waiting connection of a path that has room. `start` gives it a turn by [`Share::start_turn`], and

@@ -502,6 +502,12 @@ impl Connection {
         self.send_end().since(self.snd.nxt)
     }
 
+    /// Bytes of data sent, each counted once.
+    #[inline]
+    pub fn bytes_sent(&self) -> u64 {
+        self.counters.bytes_sent
+    }
+
     /// Bytes in flight. 0 from a retransmission timeout to the next acknowledgment: the peer may be unreachable.
     #[inline]
     pub fn in_flight(&self) -> u64 {
