@@ -4,12 +4,12 @@
 //! share the limit that one connection has by the minimum RTT (`tcp::Config::in_flight_min`, `link_rate`). A connection
 //! sends new data while less is in flight. If more is, it waits in FIFO order for a turn of [`TURN_BYTES`].
 //!
-//! Not limited: retransmissions, probes and ACKs, and the first [`SMALL_FLIGHT_BYTES`] of an idle connection, whose ACK
-//! the peer may delay. After a retransmission timeout the bytes of a connection do not count, so that an unreachable
-//! peer does not stop other connections of the path.
+//! Not limited: retransmissions, probes and ACKs, and a connection with at most [`SMALL_FLIGHT_BYTES`] in flight and
+//! unsent, whose ACK the peer may delay. After a retransmission timeout the bytes of a connection do not count, so that
+//! an unreachable peer does not stop other connections of the path.
 //!
-//! Each ACK, timeout and removal of a connection that has data in flight ends in [`Turns::next`], which is why a waiting
-//! connection needs no timer.
+//! A waiting connection needs no timer: each ACK, timeout and removal of a counted connection is followed by
+//! [`Turns::next`].
 
 use std::{collections::VecDeque, vec::Vec};
 
