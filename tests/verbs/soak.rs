@@ -34,7 +34,7 @@ const OUTPUT: &str = "FLUE_SOAK_OUTPUT";
 const SEED: &str = "FLUE_SEED";
 
 /// Time of a run without [`SECONDS`].
-const SHORT: Duration = Duration::from_secs(16);
+const SHORT: Duration = Duration::from_secs(60);
 /// Time after which the baseline is sampled, in a run of at least three times that.
 const BASELINE: Duration = Duration::from_secs(60);
 /// Growth of resident memory after the baseline, of each process. It has few steps: a rare combination of events, such

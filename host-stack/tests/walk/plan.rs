@@ -72,6 +72,8 @@ pub(crate) struct Plan {
     pub(crate) list_bytes_max: u64,
     /// Bytes of each connection in each direction.
     pub(crate) bytes: Vec<[usize; 2]>,
+    /// In-flight limit that the connections share, in bytes; `None` for the default, which they do not reach.
+    pub(crate) in_flight_max: Option<u64>,
     pub(crate) incidents: Incidents,
     pub(crate) queues: Queues,
 }
@@ -141,6 +143,7 @@ impl Plan {
             profile: [ReceiverProfile::new(rng), ReceiverProfile::new(rng)],
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
+            in_flight_max: [None, None, Some(10_000), Some(40_000)][(seed / 3 % 4) as usize],
             incidents: Incidents::default(),
             queues: Queues::new(seed),
         };
@@ -232,6 +235,9 @@ impl Plan {
         let mut engine = engine_with_long_time_wait(mac);
         engine.tcp.push = self.push[index];
         engine.capabilities = self.capabilities(index);
+        if let Some(bytes) = self.in_flight_max {
+            (engine.tcp.in_flight_min, engine.tcp.link_rate) = (bytes, 1);
+        }
         // Writers pause, and paths are narrow, for longer than a half-closed connection is kept by default (CH §10.7).
         engine.tcp.fin_wait_2 = Duration::from_secs(1_000);
         let address = self.addresses[index];

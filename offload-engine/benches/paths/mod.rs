@@ -62,7 +62,7 @@ impl Ends {
         self.now += Duration::from_micros(10);
         let list = NetBufferList::from_mdl(1, self.block.clone());
         self.sender.post_send(self.now, NblChain::from([list]));
-        let limits = TxLimits { gso_payload_max: GSO_PACKET_BYTES };
+        let limits = TxLimits { gso_payload_max: GSO_PACKET_BYTES, new_data: true };
         let transmit = self.sender.poll_transmit(self.now, limits).expect("the windows are open");
         let gathered: usize = self.sender.payload(&transmit).map(|piece| piece.len()).sum();
         assert_eq!(gathered, self.block.len());
@@ -75,7 +75,7 @@ impl Ends {
         let received = self.receiver.handle_segment(self.now, &segment);
         let data = &segment.payload[received.in_order];
         self.receiver.deliver(self.now, data, received.push, &mut self.reader);
-        self.receiver.poll_transmit(self.now, TxLimits { gso_payload_max: 0 })
+        self.receiver.poll_transmit(self.now, TxLimits { gso_payload_max: 0, new_data: true })
     }
 
     /// Processes an acknowledgment and the lists that it completes.

@@ -10,7 +10,11 @@ use std::{
 
 use hashbrown::HashMap;
 
-use super::{EngineConfig, loans::Loans};
+use super::{
+    EngineConfig,
+    loans::Loans,
+    turns::{Share, Turns},
+};
 use crate::{
     chimney::{
         client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
@@ -121,6 +125,7 @@ pub(super) struct Offloaded {
     pub(super) context: TargetContext,
     /// Path that the connection depends on.
     pub(super) path: TargetContext,
+    share: Share,
     /// True if the connection itself was invalidated.
     pub(super) invalid: bool,
     /// Upload requests not yet reported to the host.
@@ -199,8 +204,13 @@ impl Offloaded {
     }
 
     /// Returns the next segment, and true if it moves the connection from an established state to CLOSED (CH §11).
-    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let limits = TxLimits { gso_payload_max: self.gso_sizes().burst };
+    /// `new_data` is the result of [`Connections::may_send`].
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        new_data: bool,
+    ) -> Option<(Transmit, bool)> {
+        let limits = TxLimits { gso_payload_max: self.gso_sizes().burst, new_data };
         let established = self.tcp.phase().is_established();
         let transmit = self.tcp.poll_transmit(now, limits)?;
         Some((transmit, established && self.tcp.is_closed()))
@@ -235,6 +245,7 @@ pub struct Connections {
     by_handle: HashMap<OffloadHandle, usize>,
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
+    turns: Turns,
     offloaded_bytes: OffloadedBytes,
     mac: MacAddress,
     gso_payload_max: usize,
@@ -253,6 +264,7 @@ impl Connections {
             by_handle: HashMap::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
+            turns: Turns::new(config.tcp.in_flight_min),
             offloaded_bytes: OffloadedBytes::default(),
             mac: config.mac,
             gso_payload_max: config.gso_payload_max,
@@ -357,6 +369,49 @@ impl Connections {
             }
         }
         None
+    }
+
+    /// Returns false if the connection has new data and has to wait for [`Connections::start_turn`].
+    #[inline]
+    pub(super) fn may_send(&mut self, slot: usize) -> bool {
+        let Some(offloaded) = self.slots.at_mut(slot) else { return true };
+        let Offloaded { tcp, share, path, context, .. } = &mut **offloaded;
+        tcp.unsent() == 0 || self.turns.may_send(*path, *context, share, tcp)
+    }
+
+    /// Counts the bytes in flight of a connection after a transmission, an ACK or a timeout.
+    #[inline]
+    pub(super) fn count_in_flight(&mut self, slot: usize) {
+        if let Some(offloaded) = self.slots.at_mut(slot) {
+            let Offloaded { tcp, share, path, .. } = &mut **offloaded;
+            self.turns.count(*path, share, tcp);
+        }
+    }
+
+    /// Starts the turn of the next waiting connection of a path that has room, which becomes the first ready one. Returns
+    /// false if there is none.
+    #[inline]
+    pub(super) fn start_turn(&mut self) -> bool {
+        self.turns.is_contended() && self.start_turn_of_waiting()
+    }
+
+    #[cold]
+    fn start_turn_of_waiting(&mut self) -> bool {
+        let Self { slots, turns, ready, .. } = self;
+        let next = turns.next(|connection| {
+            let Some(offloaded) = slots.get_mut(connection) else { return false };
+            offloaded.share.start_turn(&offloaded.tcp);
+            true
+        });
+        let Some(next) = next else { return false };
+        let slot = next.index as usize;
+        if let Some(offloaded) = slots.at_mut(slot)
+            && core::mem::replace(&mut offloaded.ready, true)
+        {
+            ready.retain(|other| *other != slot);
+        }
+        ready.push_front(slot);
+        true
     }
 
     pub(super) fn repeat_last_acks(&mut self) {
@@ -467,6 +522,7 @@ impl Connections {
             headers,
             context,
             path,
+            share: Share::default(),
             invalid: false,
             retrieves: Vec::new(),
             held: HeldFrames::new(HELD_FRAMES_MAX, HELD_BYTES_MAX),
@@ -493,6 +549,7 @@ impl Connections {
             scheduled: None,
         };
         let slot = context.index as usize;
+        self.turns.add_path(path);
         self.by_flow.insert(offloaded.flow, slot);
         self.by_handle.insert(offloaded.handle, slot);
         self.offloaded_bytes.send += offloaded.offloaded_bytes.send;
@@ -535,7 +592,8 @@ impl Connections {
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
-        let offloaded = self.slots.remove_at(slot)?;
+        let mut offloaded = self.slots.remove_at(slot)?;
+        self.turns.remove(offloaded.path, &mut offloaded.share);
         self.by_flow.remove(&offloaded.flow);
         self.by_handle.remove(&offloaded.handle);
         self.offloaded_bytes.send -= offloaded.offloaded_bytes.send;

@@ -61,6 +61,7 @@ mod terminate;
 mod tests;
 pub mod trace;
 mod transmit;
+mod turns;
 mod upcalls;
 mod update;
 

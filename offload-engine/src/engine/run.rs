@@ -21,6 +21,9 @@ use crate::{
 const NO_SACK: [SackBlock; SACK_BLOCKS_MAX] =
     [SackBlock { start: SeqNum(0), end: SeqNum(0) }; SACK_BLOCKS_MAX];
 
+/// Connections that get a turn to send in one iteration, after those that are ready.
+const WAITING_CONNECTIONS_MAX: usize = 64;
+
 /// Bytes of a frame that may be a request. A small frame that is not a request costs its batch one more poll.
 const LONE_FRAME_BYTES_MAX: usize = 1024;
 
@@ -84,15 +87,23 @@ impl Engine {
     pub fn flush(&mut self, now: Instant, clients: &mut Clients) -> bool {
         // An unfinished connection moves to the end of the queue. It is processed again in the next iteration, after
         // frames were received.
-        let turns = self.connections.ready_len();
-        for _ in 0..turns {
-            let Some(slot) = self.connections.next_ready() else { break };
-            self.drain(now, slot, clients);
-            self.trace(now, slot);
+        let mut turns = self.connections.ready_len();
+        let mut busy = turns > 0;
+        let mut waiting_left = WAITING_CONNECTIONS_MAX;
+        loop {
+            for _ in 0..turns {
+                let Some(slot) = self.connections.next_ready() else { break };
+                self.drain(now, slot, clients);
+                self.trace(now, slot);
+            }
+            // With a full link another connection sends nothing until the link is writable.
+            if waiting_left == 0 || self.is_stalled() || !self.connections.start_turn() {
+                break;
+            }
+            (turns, busy, waiting_left) = (1, true, waiting_left - 1);
         }
         self.flush_link(now);
-        // With a full link another iteration sends nothing until the link is writable.
-        turns > 0 && !self.is_stalled()
+        busy && !self.is_stalled()
     }
 
     /// Ends a batch of transmits.
@@ -348,6 +359,9 @@ impl Engine {
         if established && offloaded.tcp.is_closed() {
             self.statistics(frame.is_ipv6()).reset_established();
         }
+        if acked_now != acked {
+            self.connections.count_in_flight(slot);
+        }
         if !ready {
             self.connections.mark_ready(slot);
         }
@@ -360,6 +374,7 @@ impl Engine {
             if let Some(offloaded) = self.connections.slot(slot) {
                 offloaded.tcp.handle_timeout(now);
             }
+            self.connections.count_in_flight(slot);
             self.connections.mark_ready(slot);
             self.connections.schedule(slot);
             busy = true;
@@ -412,7 +427,9 @@ impl Engine {
             if stalled {
                 break;
             }
-            let transmit = offloaded.poll_transmit(now);
+            let new_data = self.connections.may_send(slot);
+            let Some(offloaded) = self.connections.slot(slot) else { return };
+            let transmit = offloaded.poll_transmit(now, new_data);
             let was_later = core::mem::take(&mut later);
             let Some((transmit, reset)) = transmit else {
                 // Or the client accepts data again that it refused.
@@ -433,6 +450,7 @@ impl Engine {
                 self.query_reachability(now, path);
             }
             self.transmit_segment(now, slot, &transmit, reset);
+            self.connections.count_in_flight(slot);
         }
         self.connections.schedule(slot);
         self.connections.mark_ready(slot);

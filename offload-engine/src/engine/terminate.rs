@@ -144,7 +144,11 @@ impl Engine {
             if raise_events(now, offloaded, clients.of(offloaded.client)) == EventOutcome::Closed {
                 return true;
             }
-            let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };
+            let new_data = self.connections.may_send(slot);
+            let Some(offloaded) = self.connections.slot(slot) else { return true };
+            let Some((transmit, reset)) = offloaded.poll_transmit(now, new_data) else {
+                return false;
+            };
             self.transmit_segment(now, slot, &transmit, reset);
         }
         false

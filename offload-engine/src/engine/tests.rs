@@ -12,6 +12,7 @@ mod state_operations;
 mod terminate;
 mod transmits;
 mod trees;
+mod turns;
 
 use std::{
     boxed::Box,

@@ -113,6 +113,8 @@ pub enum Event {
 pub struct TxLimits {
     /// Largest payload of one transmission in bytes; more than the EMSS only with segmentation offload.
     pub gso_payload_max: usize,
+    /// True if new data and the FIN may be sent. Otherwise only retransmissions, probes and ACKs are.
+    pub new_data: bool,
 }
 
 /// A segment or GSO packet to transmit. [`Connection::payload`](super::Connection::payload) gathers its payload.

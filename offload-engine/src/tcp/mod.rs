@@ -496,6 +496,31 @@ impl Connection {
         saturate(self.queue.end().since(self.snd.una))
     }
 
+    /// Bytes posted and not yet sent, and 1 for a FIN.
+    #[inline]
+    pub fn unsent(&self) -> u64 {
+        self.send_end().since(self.snd.nxt)
+    }
+
+    /// Bytes of data sent, each counted once.
+    #[inline]
+    pub fn bytes_sent(&self) -> u64 {
+        self.counters.bytes_sent
+    }
+
+    /// Bytes in flight. 0 from a retransmission timeout to the next acknowledgment: the peer may be unreachable.
+    #[inline]
+    pub fn in_flight(&self) -> u64 {
+        if self.attempts.retransmissions == 0 { self.recovery.in_flight() } else { 0 }
+    }
+
+    /// Bytes that may be in flight on the path by its minimum RTT ([`Config::link_rate`]); `None` before the first
+    /// sample.
+    #[inline]
+    pub fn in_flight_max(&self) -> Option<u64> {
+        self.rtt.min().map(|_| self.in_flight_max)
+    }
+
     /// Payload bytes of a full-sized segment after options.
     pub fn effective_mss(&self) -> usize {
         saturate(self.mss)

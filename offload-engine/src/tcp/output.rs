@@ -130,7 +130,7 @@ impl Connection {
                 Err(due) => self.start_pacing_timer(due),
             };
         }
-        if self.snd.nxt < self.send_end() {
+        if self.snd.nxt < self.send_end() && limits.new_data {
             self.restart_after_idle();
             let room = match paced {
                 Ok(room) => room,

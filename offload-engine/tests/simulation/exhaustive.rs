@@ -258,7 +258,7 @@ impl Pair {
     }
 
     fn drain(&mut self, index: usize) {
-        let limits = TxLimits { gso_payload_max: 0 };
+        let limits = TxLimits { gso_payload_max: 0, new_data: true };
         while let Some(transmit) = self.ends[index].tcp.poll_transmit(self.now, limits) {
             let end = &mut self.ends[index];
             let payload = to_vec(end.tcp.payload(&transmit));

@@ -279,7 +279,8 @@ impl Network {
 
     /// Posts data for the sender, and queues its segments at the bottleneck.
     fn send_data(&mut self, index: usize) {
-        let limits = TxLimits { gso_payload_max: (self.link.burst_frames() * MSS) as usize };
+        let limits =
+            TxLimits { gso_payload_max: (self.link.burst_frames() * MSS) as usize, new_data: true };
         loop {
             let flow = &mut self.flows[index];
             while flow.sender.send_room() > 0 {
@@ -376,7 +377,7 @@ impl Network {
     }
 
     fn send_acks(&mut self, index: usize) {
-        let limits = TxLimits { gso_payload_max: 0 };
+        let limits = TxLimits { gso_payload_max: 0, new_data: true };
         while let Some(transmit) = self.flows[index].receiver.poll_transmit(self.now, limits) {
             self.push(self.now + self.link.rtt / 2, index, EventKind::Ack(transmit));
         }

@@ -51,8 +51,8 @@ pub(super) const LOCAL: SeqNum = SeqNum(1_000);
 pub(super) const REMOTE: SeqNum = SeqNum(50_000);
 pub(super) const WINDOW: u32 = 60_000;
 
-pub(super) const WIRE: TxLimits = TxLimits { gso_payload_max: 0 };
-pub(super) const GSO: TxLimits = TxLimits { gso_payload_max: 65_160 };
+pub(super) const WIRE: TxLimits = TxLimits { gso_payload_max: 0, new_data: true };
+pub(super) const GSO: TxLimits = TxLimits { gso_payload_max: 65_160, new_data: true };
 
 /// Returns an established connection without options: segments of 1460 bytes, nothing outstanding.
 pub(super) fn state() -> Box<ConnectionState> {

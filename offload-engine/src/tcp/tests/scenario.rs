@@ -334,7 +334,7 @@ impl Scenario {
                 let taken = consume(&mut self.random, host, &data, self.now);
                 host.tcp.backlog_consumed(taken);
             }
-            let limits = TxLimits { gso_payload_max: host.tx_max };
+            let limits = TxLimits { gso_payload_max: host.tx_max, new_data: true };
             let Some(transmit) = host.tcp.poll_transmit(self.now, limits) else { break };
             let payload = to_vec(host.tcp.payload(&transmit));
             assert_eq!(payload.len(), transmit.payload_len);

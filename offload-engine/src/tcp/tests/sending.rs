@@ -78,7 +78,7 @@ fn gso_packets_are_multiples_of_mss() {
     state.tcp.delegated.cwnd = 1 << 20;
     let mut bench = Bench::new(state);
     bench.post(60_000);
-    let limits = TxLimits { gso_payload_max: 10_000 };
+    let limits = TxLimits { gso_payload_max: 10_000, new_data: true };
     let lens: Vec<_> = bench.transmit(limits).iter().map(|t| t.payload_len).collect();
     assert_eq!(lens, [8760, 8760, 8760, 8760, 8760, 8760, 7440]);
 
@@ -117,6 +117,34 @@ fn flight_is_bounded_by_link_rate_and_rtt() {
     assert_eq!(flight(Duration::from_micros(200), slow).1, 200_000);
     let unbounded = Config { link_rate: u64::MAX, ..default };
     assert_eq!(flight(Duration::from_micros(20), unbounded).0, 3 << 20);
+}
+
+// A connection that may not send new data retransmits, and sends neither data nor FIN until it may.
+#[test]
+fn without_permission_only_sent_data_is_retransmitted() {
+    let held = TxLimits { new_data: false, ..WIRE };
+    let mut bench = Bench::new(state());
+    bench.post(2 * MSS);
+    assert!(bench.transmit(held).is_empty());
+    assert_eq!((bench.tcp.unsent(), bench.tcp.in_flight()), (2 * MSS as u64, 0));
+    assert_eq!(bench.transmit(WIRE).len(), 2);
+    bench.post(100);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    assert!(bench.transmit(held).is_empty());
+    assert_eq!((bench.tcp.unsent(), bench.tcp.in_flight()), (101, 2 * MSS as u64));
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+        let sent = bench.transmit(held);
+        assert!(sent.iter().all(|transmit| transmit.retransmission), "{sent:?}");
+    }
+    // The peer may be unreachable.
+    assert_eq!(bench.tcp.in_flight(), 0);
+    bench.ack(2 * MSS as u32);
+    assert!(bench.transmit(held).is_empty());
+    let sent = bench.transmit(WIRE);
+    assert_eq!(sent.iter().map(|transmit| transmit.payload_len).sum::<usize>(), 100);
+    assert!(sent.last().unwrap().flags.contains(Flags::FIN));
+    assert_eq!((bench.tcp.unsent(), bench.tcp.in_flight()), (0, 101));
 }
 
 // RFC 9293 §3.7.1, RFC 6691: options of every segment reduce the MSS.

@@ -65,7 +65,7 @@ impl World {
     /// Polls the connection. True if it sent a segment.
     fn poll_connection(&mut self, receiver: &mut PeerReceiver) -> bool {
         let mut is_sent = false;
-        let limits = TxLimits { gso_payload_max: GSO_PAYLOAD_MAX };
+        let limits = TxLimits { gso_payload_max: GSO_PAYLOAD_MAX, new_data: true };
         while let Some(transmit) = self.tcp.poll_transmit(self.now, limits) {
             is_sent = true;
             self.check_transmit(&transmit, GSO_PAYLOAD_MAX);

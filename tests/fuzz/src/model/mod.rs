@@ -231,7 +231,7 @@ impl World {
     fn transmit(&mut self, count: usize, gso_packets: bool) -> usize {
         let gso_payload_max = if gso_packets { GSO_PAYLOAD_MAX } else { 0 };
         for sent in 0..count {
-            let limits = TxLimits { gso_payload_max };
+            let limits = TxLimits { gso_payload_max, new_data: true };
             let Some(transmit) = self.tcp.poll_transmit(self.now, limits) else {
                 self.check_timers();
                 return sent;
