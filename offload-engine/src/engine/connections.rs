@@ -388,8 +388,8 @@ impl Connections {
         }
     }
 
-    /// Starts the turn of the next waiting connection of a path that has room, which becomes the first ready one. Returns
-    /// false if there is none.
+    /// Starts the turn of the next waiting connection of a path that has room, which becomes the first ready one.
+    /// Returns false if there is none.
     #[inline]
     pub(super) fn start_turn(&mut self) -> bool {
         self.turns.is_contended() && self.start_turn_of_waiting()

@@ -173,8 +173,8 @@ impl Turns {
         !self.contended.is_empty()
     }
 
-    /// Returns the next waiting connection of a path that has room. `start` gives it a turn by [`Share::start_turn`], and
-    /// returns false if it was removed.
+    /// Returns the next waiting connection of a path that has room. `start` gives it a turn by [`Share::start_turn`],
+    /// and returns false if it was removed.
     pub(super) fn next(
         &mut self,
         mut start: impl FnMut(TargetContext) -> bool,

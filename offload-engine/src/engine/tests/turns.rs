@@ -51,7 +51,8 @@ fn sent(bench: &Bench) -> Vec<(u16, usize)> {
     sent
 }
 
-// Two windows reach the limit, so the third connection waits. Each ACK is followed by the connection that waits longest.
+// Two windows reach the limit, so the third connection waits. Each ACK is followed by the connection that waits
+// longest.
 #[test]
 fn connections_of_a_path_wait_for_turns() {
     let mut bench = bench(&[80, 81, 82, 83], 100_000);
