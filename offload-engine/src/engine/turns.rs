@@ -50,8 +50,8 @@ impl Share {
 #[derive(Debug, Default)]
 struct PathQueue {
     in_flight: u64,
-    /// Smallest limit of a connection since nothing was in flight, in bytes. It does not grow while the queues of the
-    /// path increase the RTT.
+    /// Smallest limit of a connection since the path was idle, in bytes. It does not grow while the queues of the path
+    /// increase the RTT.
     limit: Option<u64>,
     /// Connections that wait for a turn. Those removed since are skipped.
     waiting: VecDeque<TargetContext>,
@@ -64,7 +64,7 @@ impl PathQueue {
     fn count(&mut self, share: &mut Share, counted: u64) {
         self.in_flight = self.in_flight + counted - share.counted;
         share.counted = counted;
-        if self.in_flight == 0 {
+        if self.in_flight == 0 && self.waiting.is_empty() {
             self.limit = None;
         }
     }
