@@ -205,3 +205,22 @@ impl Turns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_lasts_while_connections_wait() {
+        let (mut path, mut share) = (PathQueue::default(), Share::default());
+        path.waiting.push_back(TargetContext { index: 1, generation: 1 });
+        path.limit = Some(50_000);
+        path.count(&mut share, 10_000);
+        path.count(&mut share, 0);
+        assert_eq!((path.in_flight, path.limit), (0, Some(50_000)));
+        path.waiting.clear();
+        path.count(&mut share, 10_000);
+        path.count(&mut share, 0);
+        assert_eq!(path.limit, None);
+    }
+}
