@@ -174,7 +174,8 @@ fn ss_lists_queue_pairs_under_their_numbers() {
     assert!(compiled.expect("cc runs").success(), "the program requires libibverbs-dev");
     let line = format!("{} numbers", program.display());
     let mut program = under_flue(Device::Roce.options(), &line);
-    // Programs of other tests have the same process id, in their PID namespaces, and would have the same control socket.
+    // Programs of other tests have the same process id, in their PID namespaces. They would have the same control
+    // socket.
     program.env("FLUE", env!("CARGO_BIN_EXE_flue")).env("XDG_RUNTIME_DIR", scratch.file(""));
     let mut ran = Group::start(&machine(), program);
     let ended = ran.wait(LIMIT).map(|status| status.success());
