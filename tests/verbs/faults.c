@@ -4,7 +4,8 @@
  *   faults REPORT CALL:ERROR:PLACE:COUNT PROGRAM [ARGUMENT...]
  *
  * The first form reports each place in the library that makes one of the calls: name, offset in the file, number of
- * calls, and "tap" if the first one is a call on a TAP, otherwise "-". The second form fails the call of that number (from 1) at that place with that error, and reports it. Calls
+ * calls, and "tap" if the first one is a call on a TAP, otherwise "-". The second form fails the call of that number
+ * (from 1) at that place with that error, and reports it. Calls
  * of the program itself and of its other libraries are executed, and those that read or write an eventfd: those of the
  * library do not fail, and the others return EINTR to the program by contract.
  *

@@ -11,7 +11,7 @@ use std::{
     io, process,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
     thread::JoinHandle,
 };
@@ -22,6 +22,9 @@ use crate::guard;
 
 /// Process id while a thread runs a handler, otherwise 0. In the child of a fork it may be that of the parent.
 static RUNNER: AtomicU32 = AtomicU32::new(0);
+
+/// Id of the thread in a handler, otherwise 0.
+static RUNNER_THREAD: AtomicI32 = AtomicI32::new(0);
 
 static IS_LOG_CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -39,10 +42,12 @@ pub(crate) fn register(handler: extern "C" fn()) -> bool {
 
 /// Runs the body of a handler if it is due, after that of another thread.
 pub(crate) fn run(is_due: impl FnOnce() -> bool, body: impl FnOnce() + Send + 'static) {
-    let own = process::id();
+    let (own, thread) = (process::id(), rustix::thread::gettid().as_raw_nonzero().get());
     loop {
         match RUNNER.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => break,
+            // A signal handler calls exit within the first call.
+            Err(_) if RUNNER_THREAD.load(Ordering::Relaxed) == thread => return,
             // Fails if the value has changed, or a signal has arrived.
             Err(other) if other == own => {
                 let _ = futex::wait(&RUNNER, futex::Flags::PRIVATE, own, None);
@@ -53,11 +58,13 @@ pub(crate) fn run(is_due: impl FnOnce() -> bool, body: impl FnOnce() + Send + 's
             }
         }
     }
+    RUNNER_THREAD.store(thread, Ordering::Relaxed);
     guard::nothing(|| {
         if is_due() {
             run_on(|run| offload_engine::thread::start("flue-exit", run), body);
         }
     });
+    RUNNER_THREAD.store(0, Ordering::Relaxed);
     RUNNER.store(0, Ordering::Release);
     // Cannot fail for a valid address.
     let _ = futex::wake(&RUNNER, futex::Flags::PRIVATE, u32::MAX >> 1);
@@ -116,6 +123,17 @@ mod tests {
     }
 
     #[test]
+    fn exit_within_a_handler_returns() {
+        run(
+            || {
+                run(|| unreachable!("not due"), || unreachable!("not due"));
+                false
+            },
+            || unreachable!("not due"),
+        );
+    }
+
+    #[test]
     fn second_thread_waits_for_the_handler_of_the_first() {
         let (begun, begin) = mpsc::channel();
         let (entered, enter) = mpsc::channel();
@@ -136,6 +154,5 @@ mod tests {
         run(|| true, body);
         second.join().unwrap();
         assert!(waits.load(Ordering::Acquire));
-        assert_eq!(RUNNER.load(Ordering::Relaxed), 0);
     }
 }
